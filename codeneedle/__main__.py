@@ -26,7 +26,7 @@ where it cannot start a thread. Nothing here needs more than one.
 
 
 def main() -> None:
-    """Entry point: imports the rest, during which Ctrl-C may come or memory run out."""
+    """Run the command line; end with an error where memory is too little to load it."""
     if _BLAS_THREADS not in os.environ:
         # Not through os.environ, from which children inherit.
         os.putenv(_BLAS_THREADS, "1")

@@ -125,7 +125,7 @@ class Pair:
         return is_full_precision(self.k) and is_full_precision(self.v)
 
     @property
-    def size_by_types(self) -> float:
+    def size_to_compare(self) -> float:
         """
         Size of its cache by the bits of its types; 1 is that of f16.
 
@@ -136,7 +136,7 @@ class Pair:
         return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
 
     def memory_bytes(self, kv_bytes: Callable[[], float | None]) -> float | None:
-        """The size that counts: of a pair alone *kv_bytes*; None if unknown."""
+        """Bytes to compare: of a pair alone what *kv_bytes* gives; None if unknown."""
         return kv_bytes()
 
     @override
@@ -162,11 +162,13 @@ class Candidate(Pair):
 
     @property
     @override
-    def size_by_types(self) -> float:
+    def size_to_compare(self) -> float:
+        """Bytes of all memory with its weights; infinite if unknown."""
         return math.inf if math.isnan(self.size) else self.size
 
     @override
     def memory_bytes(self, kv_bytes: Callable[[], float | None]) -> float | None:
+        """Bytes of all memory with its weights; None if unknown."""
         return None if math.isnan(self.size) else self.size
 
     @override

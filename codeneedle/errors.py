@@ -101,7 +101,7 @@ class BadInput(RequestError):  # noqa: N818 - named after the fact
 
 
 class NothingToShow(CodeneedleError):  # noqa: N818 - named after the fact
-    """A run has no numbers for a report; it may have them later."""
+    """A run has no cell with *what* a report shows; it may have one later."""
 
     def __init__(self, *, run: str, what: str, hint: str) -> None:
         super().__init__(f"{run} has no cell with {what}", hint=hint)

@@ -17,8 +17,8 @@ class ReferenceCandidate(Protocol):
         """The pair that it is of."""
 
     @property
-    def in_kernel(self) -> bool:
-        """Whether its attention ran in a kernel, as far as is known."""
+    def ran_as_usual(self) -> bool:
+        """Whether its attention `is_usual`, as far as is known."""
 
 
 def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
@@ -29,7 +29,7 @@ def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
     without candidates. Whoever needs a reference among measured pairs asks here.
     """
     every = list(candidates)
-    pairs = {candidate.pair for candidate in every if candidate.in_kernel}
+    pairs = {candidate.pair for candidate in every if candidate.ran_as_usual}
     pairs = pairs or {candidate.pair for candidate in every}
     return most_precise(pairs) if pairs else None
 

@@ -135,13 +135,11 @@ def escape_markdown(text: str) -> str:
 
 def _escape_match(found: re.Match[str]) -> str:
     """What was *found*, with an empty comment behind it, or a backslash before it."""
-    return (
-        f"{found[0]}<!-- -->" if _is_link_despite_backslash(found) else f"\\{found[0]}"
-    )
+    return f"{found[0]}<!-- -->" if _needs_comment_to_escape(found) else f"\\{found[0]}"
 
 
-def _is_link_despite_backslash(found: re.Match[str]) -> bool:
-    """Whether a backslash would not keep it from being a link."""
+def _needs_comment_to_escape(found: re.Match[str]) -> bool:
+    """Whether what was *found* by `_MARKDOWN` makes a link despite a backslash."""
     return found[0] in "@#:.-" and found.string[found.end() :][:1] not in " #"
 
 

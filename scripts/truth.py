@@ -273,7 +273,7 @@ class Outcomes:
 
 def _share(k: str, v: str) -> float:
     """Size of a cache beside one that is not quantized."""
-    return Pair(k, v).size_by_types
+    return Pair(k, v).size_to_compare
 
 
 def _size(pair: Pair) -> float:

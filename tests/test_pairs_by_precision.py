@@ -165,7 +165,7 @@ def test_the_pairs_of_a_key_are_named_once_in_their_order():
 )
 def test_the_reference_is_in_a_kernel_if_any_pair_is(in_kernel, chosen):
     cells = [
-        SimpleNamespace(pair=Pair(each, each), in_kernel=is_there)
+        SimpleNamespace(pair=Pair(each, each), ran_as_usual=is_there)
         for each, is_there in in_kernel.items()
     ]
 

@@ -790,7 +790,7 @@ def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
 
 
 def _show_joint_verdict(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
-    """Print which of several files to set with which pair; 1 without a reference."""
+    """Print which file to set with which pair; the exit code, 1 without a reference."""
     from codeneedle.cli.engines import engine_pair_flags
     from codeneedle.report.budget import (
         budget_closing_line,

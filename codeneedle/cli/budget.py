@@ -87,7 +87,7 @@ class JointSweep:
         say(self._console, f"the reference: {escape_invisible(f'{weights} {pairs}')}")
 
     def begin_task(self, judged: JudgedTask) -> None:
-        """Say which step the task of *turn* is a part of, where that is not said."""
+        """Say which step the task of *judged* is a part of, where that is not said."""
         step = judged.task.step
         if step and step.asked != self.stepped:
             self.stepped = step.asked

@@ -211,6 +211,7 @@ class TranscriptCommand(SweepCommand):
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and keep the words of the sweep at `SWEEP_WORDS`."""
         given = [*args]
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
@@ -220,6 +221,7 @@ class TranscriptCommand(SweepCommand):
 
     @override
     def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, with a required argument in place of ``--transcript``."""
         name = "transcript__file"
         file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
         (taken,) = _typer_parameters({name: file})
@@ -302,7 +304,7 @@ def _help_texts_by_table(name: str, text: str) -> dict[str, str]:
 
 
 def _typer_parameters(annotations: Mapping[str, Any]) -> list[Any]:
-    """Typer's parameters for *annotations*; None where one is left out."""
+    """Typer's parameters for *annotations* by name; each is None by default."""
     fields = [(name, kind, None) for name, kind in annotations.items()]
     app = typer.Typer(add_completion=False)
     app.command()(dataclasses.make_dataclass("Given", fields))
@@ -500,7 +502,9 @@ def resolve_cell_request(
     env: tuple[str, ...] | None = None,
 ) -> "tuple[Request, Execution]":
     """
-    What is asked for by a command that serves single cells.
+    The request and the execution of a command that serves single cells.
+
+    *model* is a tuple of names, and *args* one of the words after ``--``.
 
     Raises:
         BadInput: If the engine is one whose address or command cannot be given here.

@@ -308,7 +308,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         *_engine_and_tool_lines(diagnosis),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis),
-        *_known_model_lines(),
+        *_pretrained_model_lines(),
         *_stored_model_lines(diagnosis.kept),
     )
     yield Facts(
@@ -385,7 +385,7 @@ def _model_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "chat template", "no" if header.chat_template is None else "yes"
 
 
-def _known_model_lines() -> Iterator[tuple[str, str]]:
+def _pretrained_model_lines() -> Iterator[tuple[str, str]]:
     for model in pretrained.MODELS.values():
         state = "not fetched yet"
         if model.is_fetched:

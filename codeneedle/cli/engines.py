@@ -75,7 +75,7 @@ def _read_gguf(path: Path) -> Weights:
 
 
 def _resolve_model_path(path: Path, *, folder: bool = False) -> Path:
-    """*path*, or where the model is kept of which it is the name."""
+    """*path*, or where the model of that name is kept; of MLX in a *folder*."""
     if not stores.is_model_name_without_file(path):
         return path
     return stores.locate_model(str(path), folder=folder)
@@ -239,7 +239,7 @@ def _adapt_command_request(request: "Request") -> "Request":
 
 
 def _name_as_path(name: str) -> str:
-    """The *name* that a server has for its model, which is no name of `pretrained`."""
+    """``./NAME``, none of `pretrained.NAMES`: the *name* that a server has for it."""
     return f"./{name}"
 
 
@@ -337,11 +337,12 @@ def engine_pair_flags(engine: str) -> PairFlags:
 
 
 def _mlx_launch_arguments(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
+    """What functions of `mlx_launching` take: pair, model and arguments of a server."""
     return answer.pair, answer.model_as_named, answer.run.setup.server_args
 
 
 def find_launch_words(engine: str) -> "ServerWords | None":
-    """The answer in the words of what starts *engine*; None without any."""
+    """What says answers in the words of the server of *engine*; None without any."""
     from codeneedle.report.answer import ServerWords
 
     if engine == MLX:

@@ -61,7 +61,7 @@ def can_share_budget_or_report(plans: Sequence[Plan], console: Console) -> bool:
 
 def refuse_same_file(plans: Sequence[Plan]) -> None:
     """
-    Stop at two *plans* of one file of weights.
+    Stop at two *plans* whose weights have two names, but the same contents.
 
     Raises:
         BadInput: If there are.

@@ -505,7 +505,7 @@ def limits_with_defaults(
 
 def stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
     """
-    The pace that a user states, in tokens per second read and written.
+    The pace of *pp* tokens read and *tg* written per second; None if none is stated.
 
     Raises:
         BadInput: If one of them is missing.

@@ -364,6 +364,7 @@ class SweepDisplay:
         )
 
     def __enter__(self) -> Self:
+        """Print the `opening_lines`; on a terminal, begin to draw the grid."""
         for line in opening_lines(self.progress):
             print_line(self._console, line)
         if self._live:
@@ -371,6 +372,7 @@ class SweepDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """On a terminal, print the grid as it is at the end."""
         if self._live:
             self._live.stop()
             self._console.print(render(titled_grid(self.progress)))
@@ -494,7 +496,7 @@ def _cell_value(
         value=value,
         attention=record.attention,
         evidence=record.effective.attention_evidence,
-        is_ranked=progress.metrics[0].quantity != "speed" or record.in_kernel,
+        is_ranked=progress.metrics[0].quantity != "speed" or record.ran_as_usual,
     )
 
 

@@ -240,7 +240,7 @@ def _set_up_run(
     """
     stack.enter_context(plan.store.make_and_lock_folder())
     end_and_report_orphans(console)
-    if damaged := plan.store.set_damaged_setup_aside():
+    for damaged in plan.store.set_damaged_setup_aside():
         kept = f"it is kept as {damaged}, and made anew"
         print_notes(console, [f"the setup could not be read: {kept}"])
     if stored := plan.store.read_setup():
@@ -426,7 +426,7 @@ class Page:
         )
 
     def measure_and_say_why_ended(self) -> Ending:
-        """Measure all tasks, and say how that has ended."""
+        """Measure all tasks; of a sweep that decides, say why that has ended."""
         ending = self.loop.measure()
         if self.plan.request.decide and ending.missing:
             self._say_time_up_before_task(ending.missing)
@@ -476,7 +476,7 @@ class Page:
     # --- what is told while it measures
 
     def begin_task(self, judged: JudgedTask) -> None:
-        """Say what the task of *turn* is a part of, where that is not said yet."""
+        """Say what the task of *judged* is a part of, where that is not said yet."""
         task, stage = judged.task, judged.task.stage
         if task.step and task.step.asked != self.stepped:
             self.stepped = task.step.asked
@@ -566,7 +566,7 @@ class Page:
         """
         Show why *records* lack what *task* has asked for.
 
-        Checks only with a reason.
+        Of a check those without a reason are left out.
         """
         is_check = task.variant is Variant.CHECK
         what = "checked" if is_check else "measured further"
@@ -615,7 +615,7 @@ class Page:
         )
 
     def _say_time_up_before_task(self, judged: JudgedTask) -> None:
-        """Say that the time is up before the task of *turn*."""
+        """Say that the time is up before a step, or the reference; else nothing."""
         task, verdict = judged.task, judged.verdict
         if task.step:
             self._say_verdict_so_far(verdict)
@@ -647,7 +647,7 @@ class Page:
         )
 
     def _say_cells_are_left(self) -> None:
-        """Say that the time is up and cells are left; without a loss, as verdict."""
+        """Say that the time is up, before any answer if so, and how to go on."""
         if self._has_answer:
             say(self.console, "The time is up; run the same command to continue.")
             return
@@ -655,7 +655,7 @@ class Page:
         say(self.shown, f"No answer yet: the time is up. To go on:\n  {again}")
 
     def _say_what_lacks_time(self, what: str, time_s: float) -> None:
-        """Say that the time is up before *what*; without a loss, as the verdict."""
+        """Say that the time is up before *what*, a phrase; *time_s* may be NaN."""
         again = sweep_command(self.plan.store.folder)
         has_answer = self._has_answer
         start = "The time is up" if has_answer else "No answer yet: the time is up"

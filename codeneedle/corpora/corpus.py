@@ -70,7 +70,7 @@ class Corpus:
         return _unread_file_lines(self.skipped)
 
     def second_parser_doubt_lines(self) -> list[str]:
-        """Lines on the files in which a second parser does not find the functions."""
+        """Lines on files that a second parser doubts or cannot read; takes seconds."""
         doubts = [(file, check()) for file, check in self.checks]
         return _unread_file_lines([(file, doubt) for file, doubt in doubts if doubt])
 
@@ -106,7 +106,8 @@ class Corpus:
 
     def forced_recall_functions(self, first: int, lines: int) -> list[Function]:
         """
-        The functions of forced recall, at most `LIMIT`, in asking order.
+        The functions of forced recall in asking order, at most `LIMIT`, or *first*
+        if that is more.
 
         Args:
             first: Number of functions that every sweep asks for.

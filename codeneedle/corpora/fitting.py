@@ -226,6 +226,6 @@ def filled_context_phrase(tokens: int, context: int) -> str:
 
 
 def unmeasured_beyond_phrase(corpus: str, filled: str) -> str:
-    """What is not measured: anything beyond the text of *corpus*, which is *filled*."""
+    """What is not measured: all beyond the text of *corpus*, which fills *filled*."""
     longer = "a longer --corpus" if corpus == LONG_CORPUS else f"--corpus {LONG_CORPUS}"
     return f"the text fills {filled}: what happens beyond is not measured ({longer})"

@@ -68,6 +68,9 @@ def join_and_parse_sources(
     """
     One text of all *sources*, and the functions in it.
 
+    A file that cannot be parsed stays in the text, with the functions that are known
+    all the same; its reason is in `left_out` of the result.
+
     Args:
         sources: In the order of the text.
         left_out: Label and reason of files that could not be read.
@@ -118,8 +121,9 @@ def read_and_join_files(
     """
     The files at *paths*, in order, as one text; blank ones are passed over.
 
-    The text ends before the first file that would make it longer than `MAX_BYTES`;
-    that one and all after it are left out.
+    Files that cannot be read as text are left out: `left_out` of the result has the
+    reasons. The text ends before the first file that would make it longer than
+    `MAX_BYTES`; that one and all after it are left out.
 
     Args:
         paths: Of the files.
@@ -163,9 +167,10 @@ def source_files_below(folder: Path) -> Iterator[Path]:
     """
     The files below *folder* in a known language, sorted by name in each folder.
 
-    Links are followed, files and folders are visited once. Pipes, devices and sockets
-    are passed over, since reading one might never end. A path that is not accessible is
-    returned, so that reading it gives the reason.
+    Hidden ones and `SKIPPED_FOLDERS` in it are left out. Links are followed, files and
+    folders are visited once. Links that lead nowhere are passed over, and so are pipes,
+    devices and sockets, since reading one might never end. Another path that is not
+    accessible is returned, so that reading it gives the reason.
     """
     suffixes = set(languages.suffixes())
     seen: set[tuple[int, int]] = set()
@@ -238,7 +243,7 @@ def read_source_text(path: Path, *, label: str) -> str:
 
     Raises:
         BadInput: If it cannot be read, is not a regular file, is larger than
-            `MAX_BYTES`, is blank, or is binary.
+            `MAX_BYTES`, or is no text to `decode_source_text`.
     """
     try:
         # Not path.open(): a file may have become a pipe since it was found.
@@ -261,7 +266,7 @@ def decode_source_text(data: bytes, *, label: str) -> str:
     """
     The text of *data*, the contents of a file.
 
-    A byte order mark is dropped, and every line ends with a newline.
+    A byte order mark is dropped, and other line ends become newlines.
 
     Raises:
         BadInput: If it is blank, binary or minified, or its encoding is not known.

@@ -113,14 +113,14 @@ def read_corpus_file(path: Path) -> CorpusFile:
 
 def read_or_generate_text(read: CorpusFile, *, file: Path) -> JoinedText:
     """
-    The text of the files that corpus file *file* names, in its order, each file once.
+    The text that *read*, corpus file *file*, generates, or that of files it names.
 
-    Files may have any suffix if the corpus file names their language; otherwise folders
-    and patterns contribute files in known languages.
+    They are in its order, each once. Files may have any suffix if the corpus file names
+    their language; otherwise folders and patterns contribute files in known languages.
 
     Raises:
-        BadInput: If a file or folder does not exist, or a pattern is malformed or
-            matches nothing.
+        BadInput: If a file or folder does not exist, a pattern is malformed or matches
+            nothing, or a file is in no known language.
     """
     if read.generate is not None:
         return reading.join_and_parse_sources([_random_bodies_source(read.generate)])
@@ -160,7 +160,11 @@ def _named_paths(read: CorpusFile, file: Path) -> list[Path]:
 
 
 def _matching_files(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
-    """Files of *pattern*, sorted, in known languages unless *any_suffix*."""
+    """
+    Files of *pattern*, sorted, in known languages unless *any_suffix*.
+
+    Without hidden ones and those in `SKIPPED_FOLDERS`; may be none.
+    """
     try:
         paths = sorted(path for path in file.parent.glob(pattern) if path.is_file())
     except (
@@ -440,7 +444,7 @@ def _named_corpora_in(folder: Path) -> Iterator[Named]:
 
 
 def _origin_or_error_and_kind(path: Path) -> tuple[str, str]:
-    """Origin and kind of a corpus file; of an invalid one, the error."""
+    """Origin and kind of a corpus file; of an invalid one, the error and a dash."""
     try:
         read = read_corpus_file(path)
     except RequestError as error:
@@ -531,15 +535,15 @@ def _corpus_of_text(read: JoinedText, *, name: str, origin: str, kind: Kind) -> 
         kind=kind,
         functions=tuple(functions),
         cuts=tuple(needles.cut_line_numbers(read.functions)),
-        skipped=(*read.left_out, *_copied_functions_notes(read, functions)),
+        skipped=(*read.left_out, *_copied_functions_left_out(read, functions)),
         checks=read.checks,
     )
 
 
-def _copied_functions_notes(
+def _copied_functions_left_out(
     read: JoinedText, functions: Sequence[Function]
 ) -> Iterator[tuple[str, str]]:
-    """The functions of a text whose bodies are those of *functions* once more."""
+    """How many functions of *read* repeat bodies of *functions*, and why, if any do."""
     bodies = {needles.stripped_body_lines(function) for function in functions}
     every = sum(
         needles.stripped_body_lines(function) in bodies for function in read.functions

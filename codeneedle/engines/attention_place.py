@@ -17,11 +17,12 @@ def with_attention_place(
     effective: Effective, survey: Survey | None, pair: Pair, *, is_split: bool
 ) -> Effective:
     """
-    *effective* with where attention ran, by the splits of the compute graph.
+    *effective* with where attention ran: by its graph splits, else by the survey.
 
     A graph is whole with two splits, or with as many as f16/f16 has in the survey. With
     attention on the CPU it has two more for each layer that has a KV cache. What a log
-    line has told stays.
+    line has told stays, but for a kernel that the survey saw behind a conversion; where
+    the survey says otherwise, the evidence tells it.
 
     Args:
         effective: Settings of a server or tool, as its log tells them.
@@ -63,9 +64,9 @@ def _attention_by_splits(
     effective: Effective, splits: int, whole: int
 ) -> Attention | None:
     """
-    A kernel without further splits, the CPU with one or more for each layer.
+    A kernel up to *whole* splits, the CPU with one or more beyond for each layer.
 
-    None between the two.
+    None between the two; a cache on the CPU always has a kernel.
     """
     if not _has_cache_on_accelerator(effective) or splits <= whole:
         return Attention.KERNEL

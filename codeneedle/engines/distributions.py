@@ -40,7 +40,9 @@ def split_into_chunks(
     ids: Sequence[int], *, context: int, beginning: Sequence[int]
 ) -> list[list[int]]:
     """
-    The chunks of a text; where prompts begin with a token, each begins with it.
+    Chunks of *context* tokens each; a rest that is shorter is left out.
+
+    Their first token is replaced by that of *beginning*, which begins prompts, if any.
 
     Source:
         ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
@@ -122,7 +124,7 @@ class Sums:
 
     @property
     def rounded_logprobs(self) -> tuple[float, ...]:
-        """Statistics of the right tokens, with the decimals that are kept."""
+        """Log-probability of each right token, with the decimals that are kept."""
         return tuple(round_finite_score_or_zero(min(0.0, -each)) for each in self.nll)
 
     @property

@@ -151,10 +151,10 @@ class EngineIdentity:
 class LostText(BadInput):
     """A chat template whose prompt lacks what a model has to read."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, lacking: str) -> None:
         super().__init__(
             source="the chat template of the weights",
-            reason=f"the prompt that it renders lacks {what}",
+            reason=f"the prompt that it renders lacks {lacking}",
             hint="Use --prompt-form completion.",
         )
 
@@ -222,7 +222,12 @@ class Replies(Protocol):
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = ...
     ) -> Reply:
-        """Continue a text until the model ends, or *enough* of the reply so far."""
+        """
+        Continue a text until the model ends, or *enough* of the reply so far.
+
+        Raises:
+            CellError: If the server breaks off, is silent, refuses, or computes NaN.
+        """
         ...
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = ...) -> Reply:
@@ -347,8 +352,8 @@ class Served:
 
     def peak_rss_bytes(self) -> int | None:
         """
-        Largest resident size seen so far, also once it has ended; None if it was never
-        seen.
+        Largest resident size that this or an earlier call has seen, also once it has
+        ended; None if none has.
         """
         seen = self._resident_bytes()
         if seen is not None:
@@ -356,7 +361,7 @@ class Served:
         return self._peak_rss_bytes
 
     def _resident_bytes(self) -> int | None:
-        """Resident size of its processes now; None if they are not ours, or unknown."""
+        """Resident size of its processes, now or at most; None if that is unknown."""
         return (
             process_memory.tree_peak_rss_bytes(self.child.pid) if self.child else None
         )
@@ -370,7 +375,7 @@ class Served:
         )
 
     def device_peak_bytes(self) -> int | None:
-        """The most that it held there so far; None if that is unknown."""
+        """The most that it held on accelerators so far; None if that is unknown."""
         return None
 
 
@@ -552,12 +557,12 @@ class Engine(ABC):
 
     @property
     def renders_chats(self) -> bool:
-        """Whether its tokenizer renders chats, and its servers read the marks of it."""
+        """Whether its tokenizer renders chats, of which servers read special tokens."""
         return False
 
     @property
     def thinking_off_option(self) -> str:
-        """How the engine itself keeps the model from thinking; empty if it cannot."""
+        """Option by which it keeps this model from thinking; empty if it does not."""
         return ""
 
     @property
@@ -574,12 +579,12 @@ class Engine(ABC):
         self,
         pair: Pair,  # noqa: ARG002 - for those that can
     ) -> "Engine | None":
-        """It with attention of *pair* on the CPU; None if it is, or cannot be."""
+        """It with attention of *pair* on the CPU; None if it is there, or cannot be."""
         return None
 
     @property
     def text_scoring_ability(self) -> Ability:
-        """By which it scores the right tokens of a text: a tool's, or a server's."""
+        """Ability by which it scores right tokens of a text: of a tool, or a server."""
         return Ability.DIVERGENCE
 
     @property

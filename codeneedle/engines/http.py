@@ -150,6 +150,10 @@ class Connection:
 
         Comments, which servers send as pings, are none. A reply that has ended is whole
         if nothing else comes within `ENDED_S`.
+
+        Raises:
+            Refused: What an event that is an error states.
+            BadReply: If a line is no event, or all are too long.
         """
         self._extend_deadline()
         for line in self._lines(response, limit_bytes):
@@ -231,15 +235,18 @@ class Connection:
         self, method: str, path: str, body: Json | None, *, limit_s: float
     ) -> Iterator[httpx.Response]:
         """
-        A response whose headers have come; an error response is raised.
-
-        No error of the block tells the key.
+        A response whose headers have come; no error of the block tells the key.
 
         Args:
             method: Of HTTP.
             path: Of the endpoint.
             body: Sent as JSON.
             limit_s: Time limit for all of it, unless the deadline is extended.
+
+        Raises:
+            Refused: If the response is no success.
+            ServerSilent: If the time is over, in the block, too.
+            ServerGone: If the connection fails, in the block, too.
         """
         self._deadline.start(limit_s)
         timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
@@ -288,7 +295,7 @@ def split_into_lines(
     chunks: Iterable[bytes], *, limit_bytes: int = REPLY_LIMIT_BYTES
 ) -> Iterator[bytes]:
     """
-    The lines of a stream, as soon as each is complete.
+    The lines of a stream, as soon as each is complete; without a last one that is not.
 
     Args:
         chunks: The stream, cut anywhere.

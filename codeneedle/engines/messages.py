@@ -66,7 +66,7 @@ class Generation:
 
     @property
     def fault(self) -> str:
-        """Why its probabilities contradict each other; empty if they do not."""
+        """Why its probabilities contradict each other; empty if not or without gaps."""
         is_told = len(self.logprobs) == len(self.gaps)
         return why_first_contradictory(self.logprobs, self.gaps) if is_told else ""
 
@@ -254,9 +254,9 @@ class ServerSilent(CellError):  # noqa: N818 - named after the fact
 class PromptCut(CellError):  # noqa: N818 - named after the fact
     """A server that does not read all of a prompt: its answers measure nothing."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, cut_phrase: str) -> None:
         super().__init__(
-            f"the server cut the prompt: {what}",
+            f"the server cut the prompt: {cut_phrase}",
             hint="Start it with a larger context (vLLM: --max-model-len, Ollama: "
             "num_ctx), or ask for a smaller --context.",
             status=Status.MISMATCHED,
@@ -577,7 +577,12 @@ class _PartialReply:
             self.lengths[-1] += len(event.text)
 
     def _append_score(self, token: Token) -> None:
-        """Append what *token* was scored with; of a reply with a fault, nothing."""
+        """
+        Append log-probability and gap of *token*, or keep why it has none.
+
+        Raises:
+            ComputesNan: If one is NaN.
+        """
         try:
             listed = own_and_listed_logprobs(token)
         except NotANumber as error:
@@ -635,7 +640,7 @@ def own_and_listed_logprobs(token: Token) -> dict[int, float]:
 
     Raises:
         NotANumber: If one is NaN.
-        NoScore: If one is none, or they contradict each other: a token is there twice.
+        NoScore: If one cannot be, or they contradict each other: a token comes twice.
     """
     own = checked_log_probability(token.logprob)
     stated = [

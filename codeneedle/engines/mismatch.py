@@ -30,7 +30,7 @@ def differences(asked: RequestedSettings, effective: Effective) -> tuple[str, ..
     In what *effective* differs from what was *asked* for, one phrase each.
 
     A setting that is not stated is no difference, except the cache types: without
-    them, no measurement could be attributed to a pair.
+    them, no measurement could be attributed to a pair. Nothing if no pair was asked.
     """
     if asked.pair is None:
         return ()
@@ -91,7 +91,7 @@ def wrong_type_phrases(pair: Pair, k: str, v: str) -> Iterator[str]:
 def mismatch_error(
     unlike: Sequence[str], *, log_excerpt: tuple[str, ...] = ()
 ) -> CellError:
-    """The error for a server or tool that runs something else than asked for."""
+    """The error for a server or tool that differs as the phrases *unlike* say."""
     return CellError(
         f"what runs is not what was asked for: {'; '.join(unlike)}",
         hint="Is it a fork, or does an argument after '--' change it?",

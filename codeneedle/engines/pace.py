@@ -33,7 +33,7 @@ class Price:
     def of_cell(
         cls, texts: Iterable[float], *, written: float = 0, depth: float = 0
     ) -> "Price":
-        """Price of a cell whose *texts* have such lengths; *written* behind *depth*."""
+        """A start, *texts* of such lengths, and *written* tokens behind *depth*."""
         return CELL + cls.of_texts(*texts) + cls.of_answers(written, depth)
 
     def __add__(self, other: "Price") -> "Price":
@@ -75,7 +75,7 @@ class Pace:
 
     @classmethod
     def of_cells(cls, times: Iterable[float]) -> "Pace":
-        """Pace of cells that took so many seconds, and are alike: the price `CELL`."""
+        """Pace of cells that are alike: a start takes the mean of *times* (seconds)."""
         return cls(start_s=fmean(times))
 
     def seconds_for(self, price: Price) -> float:

@@ -148,7 +148,7 @@ def find_most_telling_trouble(lines: Iterable[str]) -> Trouble | None:
 
 
 def _without_usage_and_stacks(lines: Iterable[str]) -> list[str]:
-    """Without a usage text, which an error stands above or below, and stacks."""
+    """Lines that are not blank, nor of a stack or a usage text beside an error."""
     kept: list[str] = []
     is_usage = False
     for line in lines:
@@ -160,7 +160,7 @@ def _without_usage_and_stacks(lines: Iterable[str]) -> list[str]:
 
 
 def _last_error_lines(lines: Sequence[str]) -> list[str]:
-    """The complaints that belong to the last one."""
+    """The last complaint, and those before it that belong to it; empty without one."""
     at = [at for at, line in enumerate(lines) if _ERROR.search(line)]
     begin = len(at)
     while begin > 0 and (begin == len(at) or at[begin] - at[begin - 1] <= GAP_LINES):
@@ -169,7 +169,7 @@ def _last_error_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _denial_line_before_error(lines: Sequence[str]) -> list[str]:
-    """The line that denies something right before the first that says it failed."""
+    """The last line that denies something, right before the first error; or empty."""
     first = next((n for n, line in enumerate(lines) if _ERROR.search(line)), 0)
     return [
         line

@@ -45,7 +45,7 @@ class SilenceLimit:
         self._since_s = now_s
 
     def limit_and_cause(self, limit_s: float) -> tuple[float, str]:
-        """The limit if it is below *limit_s*, and what it follows from; else that."""
+        """The limit and what it follows from; *limit_s* and nothing if that is less."""
         return min((self.limit_s, self.known), (limit_s, ""))
 
 

@@ -49,7 +49,7 @@ _TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=Non
 
 @contextlib.contextmanager
 def reporting_waits(tell: Callable[[str], None]) -> Iterator[None]:
-    """Have *tell* called with what a server that starts in the block waits for."""
+    """Have *tell* called with a phrase on each long wait for a server of the block."""
     token = _TELL.set(tell)
     try:
         yield
@@ -162,6 +162,8 @@ def _wait_until_ready(server: StartedServer) -> Readiness:
     """
     How far the server is once it is ready, has ended, or is out of time.
 
+    Long waits are reported.
+
     The child is polled before the port: once it has ended, whatever answers there is
     another program.
     """
@@ -189,7 +191,7 @@ STOPPED = "its process is stopped, by SIGSTOP or a debugger"
 
 
 def _error_if_suspended(server: StartedServer, error: CellError) -> CellError | None:
-    """What explains the *error* of a server whose process is stopped; else None."""
+    """What to raise for *error*, a time-out of a stopped process; None for others."""
     if error.status != Status.TIMED_OUT or not is_suspended(server.child.pid):
         return None
     return CellError(

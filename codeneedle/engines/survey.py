@@ -50,7 +50,7 @@ class Survey:
         return answer.attention if answer else None
 
     def lacks_kernel(self, pair: Pair) -> bool:
-        """Whether attention of *pair* would run elsewhere than in a kernel."""
+        """Whether attention of *pair* is converted or on the CPU; False if unknown."""
         attention = self.expected_attention_place(pair)
         return attention is not None and not attention.is_usual
 
@@ -94,7 +94,7 @@ _TELL: ContextVar[Callable[[str, int, int], object] | None] = ContextVar(
 def reporting_survey_progress(
     tell: Callable[[str, int, int], object],
 ) -> Iterator[None]:
-    """Have *tell* called with what surveys in the block ask, and how far that is."""
+    """Have *tell* called, in the block, with a phrase, pairs answered and all pairs."""
     token = _TELL.set(tell)
     try:
         yield

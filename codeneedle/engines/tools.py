@@ -223,7 +223,7 @@ class DivergenceTool(Protocol):
         progress: Callable[[int], None],
     ) -> Comparison:
         """
-        Compare the pair of *task* with *reference*; arguments as above.
+        Compare the pair of *task* with *reference*; arguments as of `write_reference`.
 
         Raises:
             CellError: If the tool fails, or runs other cache types than asked for.
@@ -347,7 +347,7 @@ class SpeedTool(Protocol):
         progress: Callable[[str], None],
     ) -> Speeds:
         """
-        Run both tests.
+        Run the tests of reading and of writing.
 
         Args:
             task: What to measure.

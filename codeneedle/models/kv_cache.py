@@ -386,7 +386,7 @@ def bytes_beside_weights_and_cache(
 
     Attention reads a quantized cache by turning K and V of one layer into f16 first on
     several devices, which buffers told of a more precise pair do not have.
-    `RESERVE_BYTES` come on top.
+    `RESERVE_BYTES` are included.
     """
     computed = (
         buffers.buffer_bytes_at(context)
@@ -432,7 +432,15 @@ def longest_context(
         beside = bytes_beside_weights_and_cache(weights, context, buffers=buffers)
         return weights.size_bytes + cache + beside <= room.size_bytes
 
-    most = caches.context
+    return longest_context_where(fits, most=caches.context)
+
+
+def longest_context_where(fits: Callable[[int], bool], *, most: int) -> int:
+    """
+    The longest context at which *fits* is true, in tokens, up to *most*; 0 if none.
+
+    A multiple of `CONTEXT_STEP`, or *most*. What fits at one fits at each shorter one.
+    """
     if fits(most):
         return most
     shorter = range(CONTEXT_STEP, most, CONTEXT_STEP)

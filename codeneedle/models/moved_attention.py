@@ -138,7 +138,12 @@ def _attention_of(weights: Weights) -> "_Attention":
 
 
 def _column_count(width: int, rows: int) -> int:
-    """How many of *width* columns are read, of so many *rows* in all."""
+    """
+    How many of *width* columns are read, of so many *rows* in all.
+
+    Raises:
+        _UnknownShape: If there are too many rows for a block of columns.
+    """
     if width * rows <= MOST_VALUES:
         return width
     columns = MOST_VALUES // rows // LARGEST_BLOCK * LARGEST_BLOCK
@@ -171,7 +176,12 @@ class _Rope:
 
 
 def _rope_of(values: Mapping[str, Value], architecture: str, size: int) -> _Rope:
-    """The rope of a model; of scaled ones, the unscaled one."""
+    """
+    The rope of a model; of scaled ones, the unscaled one.
+
+    Raises:
+        _UnknownShape: If it is damaged, or attention is changed in ways not computed.
+    """
     if any(f"{architecture}.{key}" in values for key in _CHANGES):
         raise _UnknownShape
     turned = values.get(f"{architecture}.rope.dimension_count", size)
@@ -205,7 +215,7 @@ class _Tensors:
         }
 
     def read_vector_part(self, name: str, length: int, part: slice) -> Array | None:
-        """A part of a vector of *length* numbers; None if there is none."""
+        """A part of a vector; None if there is none, stops at one not of *length*."""
         place = self._places.get(name)
         if place is None:
             return None
@@ -219,7 +229,7 @@ class _Tensors:
     def read_matrix_part(
         self, name: str, width: int, rows: range, columns: int
     ) -> Array:
-        """Some *rows* of a matrix of *width* columns, of which the first are read."""
+        """The first *columns* of *rows* of a matrix of *width*; stops without such."""
         place = self._places.get(name)
         if place is None or place[1].row != width:
             raise _UnknownShape
@@ -311,7 +321,7 @@ class _Attention:
 
 
 def _moved_shares(queries: Array, keys: Array) -> list[float]:
-    """The share of attention of *queries* that moves if *keys* are rounded, by type."""
+    """The share of attention of *queries* that rounding *keys* moves, by `K_TYPES`."""
     before = _unmasked_attention_weights(queries, keys)
     return [
         float(

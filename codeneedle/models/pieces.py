@@ -94,8 +94,12 @@ def pieces_of(whole: Path) -> list[Piece]:
     return sorted(pieces, key=Piece.order)[:MOST_PIECES]
 
 
-def place_phrase(piece: Piece) -> str:
-    """Which one *piece* is, as a phrase: ``part 1 of 2``."""
+def part_phrase(piece: Piece) -> str:
+    """
+    Which one *piece* is, as a phrase: ``part 1 of 2 of m.gguf``.
+
+    Of those in its folder where its name tells no count: ``part 1 of the 2 here of x``.
+    """
     here = [found.path for found in pieces_of(piece.whole)]
     if piece.count:
         return f"part {int(piece.at)} of {piece.count} of {piece.whole.name}"

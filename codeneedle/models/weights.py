@@ -152,7 +152,7 @@ def weights_of(
     header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
 ) -> Weights:
     """
-    Read the facts from *header*.
+    Read the facts from *header*, but for those that tensors tell: biases, parameters.
 
     Defaults are those of llama.cpp, ``llama_model_base::load_hparams``.
 
@@ -619,7 +619,7 @@ def _piece_error_or_none(
         return None
     return WeightsUnusable(
         path=path,
-        reason=f"is {pieces.place_phrase(piece)}, which was cut by size",
+        reason=f"is {pieces.part_phrase(piece)}, which was cut by size",
         hint=pieces.join_or_fetch_advice(pieces.pieces_of(piece.whole)),
     )
 

@@ -103,7 +103,7 @@ def usual_probes_and_why_fewer(
         is_set: Whether a setting of ordinary text was chosen, which asks for it.
 
     Returns:
-        Names, and a phrase; empty where it is both.
+        Names, and a phrase; empty where it is both, and for the built-in model.
     """
     if is_set:
         return USUAL, ""
@@ -140,7 +140,7 @@ def probes_named(names: Iterable[str]) -> list[Probe]:
 
 
 def length_probe_answers_by_pair(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
-    """Answers of each pair of *run* about texts, of which there are several lengths."""
+    """Answers of *run* to all probes that ask by length of text, together, by pair."""
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
         probe = PROBES.get(record.probe)

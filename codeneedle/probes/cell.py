@@ -231,7 +231,7 @@ class ProbeContext:
         return CellSpec(self.pair, self.run.setup.context)
 
     def report_step(self, done: int, total: int, what: str) -> None:
-        """Tell how far the probe is."""
+        """Note and tell how far the probe is; arguments are those of `Step`."""
         self._now = Step(done, total, what)
         self.tell(self._now)
 
@@ -272,6 +272,8 @@ class ProbeContext:
         """
         A verified server with the cell's cache types, for the length of a block.
 
+        Keeps its command, what runs, the time of its phases, and its largest memory.
+
         Args:
             saves: Whether it may save its cache, in a folder that is deleted later.
             thinks: Whether the model may think before it answers.
@@ -279,6 +281,7 @@ class ProbeContext:
         Raises:
             CellError: If it does not get ready, or is not what was asked for.
             FolderUnusable: If the folder cannot be made.
+            OtherSetup: See `identify`.
         """
         # Reports know probes, and do not wait for what asks servers.
         from codeneedle.engines.started_servers import reporting_waits

@@ -71,8 +71,8 @@ class CellValue:
     context: int = 0  # context of its server or tool, in tokens; 0 if nothing tells
 
     @property
-    def in_kernel(self) -> bool:
-        """True if its attention ran in a kernel, as far as is known."""
+    def ran_as_usual(self) -> bool:
+        """Whether its attention `is_usual`, as far as is known."""
         return self.attention is None or self.attention.is_usual
 
     @property
@@ -337,6 +337,6 @@ def _cell_value(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         lacking=metric.loss.lacking(record) if metric.loss else "",
         attention=record.attention,
         evidence=record.effective.attention_evidence,
-        is_ranked=metric.quantity != "speed" or record.in_kernel,
+        is_ranked=metric.quantity != "speed" or record.ran_as_usual,
         context=context_tokens_or_zero(record.effective),
     )

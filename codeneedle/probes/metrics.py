@@ -40,7 +40,7 @@ class LossKind(StrEnum):
 
     @property
     def is_of_right_tokens(self) -> bool:
-        """True if a loss is a share of right tokens."""
+        """True if a loss is a share of right tokens, by probability or by nats."""
         return self in {LossKind.PROBABILITY, LossKind.NATS}
 
     @property

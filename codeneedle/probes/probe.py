@@ -125,7 +125,7 @@ class Asker(Answering):
         raise NotImplementedError
 
     def wait_until_idle(self) -> None:
-        """Wait until the server is idle, before it is stopped; asks again, too."""
+        """Wait until the server is idle, before it is stopped; retries, too."""
         self.ask_with_retries(self.served.client.wait_idle)
 
     def ask_and_refuse_cut_prompt(
@@ -422,7 +422,7 @@ class Probe:
     # --- before the first cell
 
     def needs_of(self, _engine: Engine) -> frozenset[Ability]:
-        """`needs`, where engines do not measure it in several ways."""
+        """What an engine must be able to do: `needs`, unless engines differ in that."""
         return self.needs
 
     def adapt(self, settings: Any, _estimates: "Estimates") -> Struct:
@@ -599,7 +599,7 @@ def start_server_and_ask(
     Args:
         probe: Whose they are.
         context: The cell.
-        observed: What is known of it; answers are added.
+        observed: What is known of it; this start and answers are added.
         questions: Called behind each answer, as one may set what is asked then.
 
     Raises:

@@ -49,7 +49,7 @@ ROUNDS = 12
 
 
 def padded_chunk_tokens(text: int, questions: int) -> int:
-    """About the tokens of a chunk of so many of a *text* and of *questions*."""
+    """About how many tokens a chunk has, by those of its *text* and *questions*."""
     return pad_context(max(text, questions) + questions + 2)
 
 
@@ -158,7 +158,7 @@ class Chunk:
         return span.places[-1] + 1 - begin
 
     def scores_of(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
-        """The scores of *span*, as a server that forces tokens gives them."""
+        """The scores of *span*, among *read*, those of all `right_token_places`."""
         at = self.right_token_places.index(span.places[0])
         end = at + len(span.places)
         return Forced(
@@ -230,6 +230,9 @@ def _passage_span(
 
     A token that holds the line break before lines and the indentation of the first is
     one of them: to write it is to begin the answer.
+
+    Raises:
+        BadInput: If there are none.
     """
     first, last = (len(whole[:at].encode(errors="replace")) for at in (begin, end))
     right = passage.right.encode(errors="replace")
@@ -290,7 +293,7 @@ def answer_by_reading(
         context: The cell.
         observed: What is known of it; answers are added.
         questions: Called behind each answer, as one may set what is asked then.
-        answering: What answers them, by what reads.
+        answering: Makes what answers them, given what reads.
 
     Raises:
         CellError: If the tool fails, or the server.

@@ -30,7 +30,7 @@ _FINAL = re.compile(r"(?:assistant)?final")
 
 def thought_and_answer(text: str) -> tuple[str, str]:
     """
-    The thought that a rendered chat was answered with, and what follows it.
+    The thought in a reply to a rendered chat, empty without one, and what follows it.
 
     An open thought is all of a reply. gpt-oss writes both without its marks.
     """

@@ -111,7 +111,7 @@ def merge_compatible_setups(stored: Setup, wanted: Setup) -> Setup:
 
 
 def _refused_probes(stored: Setup, wanted: Setup) -> dict[str, str]:
-    """Probes that either refuses, and neither has settings of; *wanted* wins."""
+    """Why either refuses probes that neither has settings of; *wanted* wins."""
     refused = {**stored.refused, **wanted.refused}
     measured = stored.probes.keys() | wanted.probes.keys()
     return {name: refused[name] for name in refused if name not in measured}
@@ -189,11 +189,7 @@ def _probe_settings_differences(
 def _program_and_chat_differences(
     ours: Setup, theirs: Setup
 ) -> Iterator[tuple[str, Any, Any]]:
-    """
-    Programs that differ, and the first piece of rendered chats.
-
-    Those of both alone.
-    """
+    """Programs that both have and differ, and rendered chats, by their first piece."""
     for name in sorted(ours.programs.keys() & theirs.programs.keys()):
         if ours.programs[name] != theirs.programs[name]:
             was, now = (each.programs[name] for each in (ours, theirs))
@@ -208,7 +204,7 @@ def _differences_of_one_probe(
     probe: str, ours: Json, theirs: Json
 ) -> Iterator[tuple[str, Any, Any]]:
     """
-    The settings of *probe* that differ: numbers first, then lists of objects.
+    The settings of *probe* that differ: plain values first, then lists of objects.
 
     Of a list, such as the functions that follow from them, the first difference.
     """

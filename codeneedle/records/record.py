@@ -330,8 +330,8 @@ class CellRecord:
         return self.effective.attention
 
     @property
-    def in_kernel(self) -> bool:
-        """Whether attention ran in a kernel, as far as is known: speeds are ranked."""
+    def ran_as_usual(self) -> bool:
+        """Whether `Attention.is_usual`, or nothing tells: speeds are ranked."""
         return self.attention is None or self.attention.is_usual
 
     @property

@@ -206,7 +206,10 @@ class Store:
     @contextlib.contextmanager
     def make_and_lock_folder(self) -> Iterator[None]:
         """
-        Keep other sweeps out of the folder; the lock ends with this process.
+        Make the folder, and keep other sweeps out of it in the block.
+
+        The lock ends with this process, too. What the folder holds counts from now on,
+        also if it `is_void`.
 
         Raises:
             BadInput: If another sweep is running in it; names its process.
@@ -234,7 +237,7 @@ class Store:
 
     def read_setup(self) -> Setup | None:
         """
-        The setup of its records; None in a new folder.
+        The setup of its records; None in a new folder, or if it `is_void`.
 
         Raises:
             BadInput: If another version of codeneedle wrote it.
@@ -390,17 +393,17 @@ class Store:
             return self.read_setup()
         return None
 
-    def set_damaged_setup_aside(self) -> Path | None:
+    def set_damaged_setup_aside(self) -> list[Path]:
         """
-        Move a setup that cannot be read aside, or what was settled beside it.
+        Move a setup that cannot be read aside, and what was settled, if that cannot.
 
         The folder must be locked. The next setup to be adopted is compared with
         the identity in the records.
 
         Returns:
-            Its new path; None if nothing was damaged.
+            The new paths of what was damaged.
         """
-        moved = None
+        moved = []
         for name, read in (
             (SETUP, self._read_setup_file),
             (SETTLED, self._read_settled_file),
@@ -408,14 +411,14 @@ class Store:
             try:
                 read()
             except BadSetup:
-                moved = move_aside(self.folder / name, "damaged")
+                moved.append(move_aside(self.folder / name, "damaged"))
         return moved
 
     def set_run_aside(self) -> Path:
         """
         Move everything but the lock into a subfolder, and return its path.
 
-        The folder must be locked.
+        Former ones stay where they are. The folder must be locked.
 
         Raises:
             FolderUnusable: If something cannot be moved.
@@ -483,7 +486,10 @@ class Store:
 
     def read_records(self, probe: str = "") -> Iterator[CellRecord]:
         """
-        The records, by file name, those of variants among them.
+        The records, by file name, those of variants among them; none if it `is_void`.
+
+        For a file that is no such record, a record of an interrupted cell is yielded,
+        with the reason.
 
         Args:
             probe: Reads only records of this probe; empty for all.
@@ -597,7 +603,7 @@ class Store:
 
     def _record_files(self, probe: str = "") -> list[Path]:
         """
-        Files of records, sorted.
+        Files of records of *probe*, empty for all, sorted; none if it `is_void`.
 
         Raises:
             BadInput: If their folder may not be read; a grid must not lack them.
@@ -827,7 +833,7 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
     """
     The *layout* that sealed *data* holds.
 
-    A wrong checksum comes first, then another version, then a missing seal.
+    A wrong checksum is refused first, then another version, then a missing seal.
     """
     seal = is_intact_if_sealed(data)
     if seal is False:

@@ -100,7 +100,7 @@ class Answer:
 
     @property
     def loss_or_keep_sentence(self) -> str:
-        """What the verdict says of it: `losses_sentence`."""
+        """What *pair* loses, as a phrase behind its name, or why it is kept."""
         result = self.result_unless_reference
         if result is None or result.leading_result is None:
             return "nothing smaller is shown to be within the limits"
@@ -108,11 +108,7 @@ class Answer:
 
     @property
     def model_as_named(self) -> str:
-        """
-        The model as it was named for the sweep.
-
-        As its run is called if several were.
-        """
+        """The one model as its sweep named it, or else the name of its weights."""
         try:
             named = tomllib.loads(self.run.sweep).get("models")
         except tomllib.TOMLDecodeError:
@@ -126,7 +122,7 @@ def answer_or_refuse(verdict: Verdict) -> Answer:
     The pair that *verdict* sets, or keeps.
 
     Raises:
-        NothingToShow: If it does neither: nobody is told to start that.
+        NothingToShow: If it does neither, or judges the built-in model.
     """
     is_kept = verdict.outcome is Outcome.KEEP and not verdict.is_of_built_in_model
     is_set = verdict.outcome is Outcome.SET and not verdict.is_of_built_in_model
@@ -238,7 +234,7 @@ def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
 
 
 def _measured_on_phrase(answer: Answer) -> str:
-    """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
+    """``of 24 functions, Qwen3-4B-Q4_K_M at 16,384 tokens, llama.cpp, DATE``."""
     setup, result = answer.run.setup, answer.result_unless_reference
     leading = result.leading_result if result else None
     rows = result.right_token_results if result else []

@@ -56,7 +56,7 @@ def answers_document(
     runs: Sequence[Run], pair: Pair, function: str | None, view: View
 ) -> Document:
     """
-    An overview of all answers of *pair*, or the one to *function* in full.
+    An overview of all answers of *pair*, or those to *function* in full.
 
     Args:
         runs: The runs to search; each that has the pair is shown.
@@ -65,7 +65,8 @@ def answers_document(
         view: How that is to be shown.
 
     Raises:
-        BadInput: If no run has a record of the pair.
+        BadInput: If no run has a record of the pair, or no answers but a *function*
+            is named.
         UnknownName: If it was asked for nothing of that name.
     """
     measured = [
@@ -105,7 +106,7 @@ def answers_document(
 
 
 def scored_answers_of(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
-    """The answers of *record*; none of a probe that asks for none."""
+    """The answers of *record*; none without numbers, or if its probe asks for none."""
     if record.has_numbers and record.probe in PROBES:
         yield from PROBES[record.probe].answers(run, record)
 

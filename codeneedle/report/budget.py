@@ -91,7 +91,7 @@ def budget_headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
 
 
 def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
-    """Which weights and which pair to set, and what they lose; a line each."""
+    """Which weights and pair to set and what they lose, or why not; a line each."""
     reference = verdict.reference
     if reference is None:
         return ["No verdict: no candidate has numbers that can show a loss."]
@@ -110,7 +110,7 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
 
 
 def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
-    """Why nothing that was measured may be set; nothing where something may be."""
+    """Why no candidate may be set; no line if one may be, or if none fits."""
     name = escape_invisible(str(verdict.reference))
     if verdict.reference_doubts_by_metric:
         why = "; ".join(
@@ -149,32 +149,34 @@ def _why_reference_stays(
         yield f"Keep: {flags}. Nothing smaller is shown to lose less than {loss}."
         yield "     What loses least of what fits: --max-memory SIZE --at TOKENS"
         return
-    where = f"{size_text(most)} at {_memory_context(verdict):,} tokens"
+    budget = f"{size_text(most)} at {_memory_context(verdict):,} tokens"
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
     order = order_of(verdict.run)
     if isinstance(order, JointOrder):
-        sizes |= {each: each.size_by_types for each in order.too_large}
+        sizes |= {each: each.size_to_compare for each in order.too_large}
     if own:
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"
-        yield f"     It is the reference, and fits into {where}."
+        yield f"     It is the reference, and fits into {budget}."
     elif min(sizes.values()) > most and not verdict.fitting_candidates:
-        yield from _nothing_fits_lines(verdict, sizes, most, where)
+        yield from _nothing_fits_lines(verdict, sizes, most, budget)
     else:
-        yield f"No answer yet: nothing that fits into {where} has a bound of its loss."
+        yield f"No answer yet: nothing that fits into {budget} has a bound of its loss."
 
 
 def _nothing_fits_lines(
-    verdict: Verdict, sizes: dict[Pair, float], most: int, where: str
+    verdict: Verdict, sizes: dict[Pair, float], most: int, budget: str
 ) -> Iterator[str]:
-    """What is nearest, and what context would fit."""
+    """What is nearest to the *budget*, a phrase of *most*, and what would fit."""
     least = min(sizes, key=lambda pair: (sizes[pair], str(pair)))
     takes = f"{escape_invisible(str(least))} takes {size_text(sizes[least])}"
-    yield f"Nothing fits into {where}: the nearest, {takes}."
+    yield f"Nothing fits into {budget}: the nearest, {takes}."
     run = run_of(verdict, least)
     memory = memory_of(run, least.without_weights)
-    if context := memory.longest_fitting_context(most, least.without_weights):
-        yield f"     It would fit at about {context:,} tokens: --at {context}"
+    if context := memory.longest_fitting_context(
+        most, least.without_weights, at=_memory_context(verdict)
+    ):
+        yield f"     It would fit at {context:,} tokens: --at {context}"
     else:
         without = size_text(memory.fixed_bytes)
         yield f"     Without any cache it takes {without}: smaller weights would fit."
@@ -226,7 +228,7 @@ def _loss_of_weights_line(verdict: Verdict, chosen: PairResult) -> Iterator[str]
 
 
 def memory_phrase(verdict: Verdict, result: PairResult) -> str:
-    """``7.4 GiB at 32,768 tokens``."""
+    """``7.4 GiB at 32,768 tokens``; ``memory unknown`` without a size."""
     if result.memory_bytes is None:
         return "memory unknown"
     return f"{size_text(result.memory_bytes)} at {_memory_context(verdict):,} tokens"
@@ -261,7 +263,7 @@ def weights_file_name(run: Run) -> str:
 
 
 def _weights_as_named(run: Run) -> str:
-    """The file of weights as its sweep has named it; what it is called without that."""
+    """The first file that its sweep names; the name of the weights if it names none."""
     try:
         named = tomllib.loads(run.sweep).get("models")
     except tomllib.TOMLDecodeError:

@@ -26,7 +26,7 @@ MARKERS = ("o", "s", "D", "^", "v")
 
 
 def budget_chart(verdict: Verdict) -> Markup:
-    """Memory against loss of all candidates; empty without sizes."""
+    """Memory against loss of all candidates; empty if fewer than two have both."""
     frame = budget_frame(verdict)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
@@ -39,7 +39,7 @@ def budget_chart(verdict: Verdict) -> Markup:
 
 def budget_frame(verdict: Verdict) -> pd.DataFrame:
     """
-    A row for each candidate with a loss and a size, and for the reference.
+    A row for each candidate with a loss and a size; the reference has a loss of 0.
 
     Columns: ``weights``, ``pair``, ``memory`` (bytes), ``loss``, ``low`` and ``high``
     (of 100), ``is_set``, ``is_reference``.
@@ -77,7 +77,7 @@ def _frame_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
 def paint_budget(
     axes: Axes, frame: pd.DataFrame, most: int | None, theme: Theme = LIGHT
 ) -> None:
-    """Draw *frame*, and the budget of so many bytes as an edge."""
+    """Draw *frame*, and a budget of *most* bytes as an edge, if there is one."""
     unit, bytes_of_unit = _memory_unit(frame["memory"].max())
     frame = frame.assign(memory=frame["memory"] / bytes_of_unit)
     names = list(dict.fromkeys(frame["weights"]))
@@ -121,7 +121,7 @@ def paint_budget(
 
 
 def _memory_unit(most: float) -> tuple[str, int]:
-    """In which memory of up to *most* bytes has round numbers, and its bytes."""
+    """The unit for memory of up to *most* bytes, and how many bytes it has."""
     return ("GiB", 1 << 30) if most >= 4 << 30 else ("MiB", 1 << 20)
 
 

@@ -71,7 +71,7 @@ def _probe_question_phrases(
     """
     What all probes ask, a phrase each.
 
-    Of how many functions is what *records* have; without any, what every pair is asked.
+    The number of functions is that of *records*; without any, what every pair is asked.
     """
     order = stored_asking_order(setup)
     first = next(iter(order.looks), None) if order else None
@@ -189,7 +189,7 @@ def engine_name_and_version(name: str, version: str) -> tuple[str, str]:
 
 
 def _no_unquantized_pair_entry(run: Run) -> Iterator[tuple[str, str]]:
-    """What is not shown of the most precise pair, where the server does not tell."""
+    """What is not shown where servers tell no types and no unquantized pair was run."""
     proved = [
         record.pair
         for record in run.records
@@ -363,9 +363,9 @@ def root_options(root: Path | None) -> list[str]:
 
 def probe_name_of_metric(run: Run, metric: str) -> str:
     """
-    Name of the probe that measures *metric*, one of *run* if any of those does.
+    Name of the probe that measures *metric*: one of *run* if any does, else any other.
 
-    The first of all if none does.
+    Of a metric that no probe has, the first of `PROBES`.
     """
     in_run = {each.name for each in PROBES.values() if each.name in run.setup.probes}
     for probe in sorted(PROBES.values(), key=lambda each: each.name not in in_run):
@@ -415,9 +415,10 @@ def _unanswered_and_asked_counts(
     run: Run, probe: str, metric: Metric
 ) -> dict[Pair, tuple[int, int]]:
     """
-    Units of *metric* without an answer, and all that were asked, by pair.
+    How many units of *metric* have no answer, and how many were asked, by pair.
 
-    Empty where no pair has any answer: then nothing tells pairs apart.
+    Pairs with all answers are left out. Empty where no pair has any: then nothing
+    tells pairs apart.
     """
     names = (metric.loss and metric.loss.units) or metric.names
     if names is None:

@@ -64,7 +64,7 @@ MARKERS = {Decision.WITHIN: "o", Decision.OPEN: "D", Decision.BEYOND: "s"}
 
 
 def loss_by_memory_chart(losses: Losses) -> Markup:
-    """Each pair's memory against its loss; empty without sizes."""
+    """Each pair's memory against its loss; empty if fewer than two have both."""
     frame = loss_by_memory_frame(losses)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
@@ -106,7 +106,7 @@ def loss_by_memory_frame(losses: Losses) -> pd.DataFrame:
 def paint_loss_by_memory(
     axes: Axes, frame: pd.DataFrame, losses: Losses, theme: Theme = LIGHT
 ) -> list[Annotation]:
-    """Draw *frame*; returns the labels of the pairs on the front."""
+    """Draw *frame* and the limit; returns the names on the front that have room."""
     on_front = frame[frame["on_front"]].sort_values("memory")
     _scale_axes_and_paint_limit(axes, frame, on_front, losses, theme)
     axes.plot(
@@ -222,7 +222,7 @@ class _Side:
 
     @property
     def text_alignment(self) -> dict[str, Any]:
-        """Which part of the text lies there."""
+        """Which part of the text lies there: ``ha`` and ``va`` of matplotlib."""
         ha = "left" if self.across > 0 else "right" if self.across < 0 else "center"
         va = "bottom" if self.up > 0 else "top" if self.up < 0 else "center"
         return {"ha": ha, "va": va}
@@ -269,7 +269,7 @@ def _place_front_names_if_room(
 def _place_name_if_room(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
-    """The name of the pair of *row* at the first free of `SIDES`; None if none is."""
+    """Write the pair of *row* at the first of `SIDES` off *taken*; None if none is."""
     tried = _write_name(axes, row, SIDES[0], theme)
     inside = axes.bbox.padded(2)
 
@@ -289,7 +289,7 @@ def _place_name_if_room(
 def _write_name(
     axes: Axes, row: Any, side: _Side, theme: Theme, *, is_tied: bool = False
 ) -> Annotation:
-    """The name of the pair of *row* at *side* of its point; by a line if *is_tied*."""
+    """Write the pair of *row* at *side* of its point, with a line if *is_tied*."""
     line = {"arrowstyle": "-", "color": theme.quiet, "linewidth": 0.6}
     return axes.annotate(
         row.pair,
@@ -305,7 +305,7 @@ def _write_name(
 
 
 def _text_box(label: Annotation) -> Bbox:
-    """Where the text of *label* lies, without its line."""
+    """Where the text of *label* lies, without its line; takes it out of the layout."""
     label.set_in_layout(False)
     label.get_window_extent()  # finds its place
     return Bbox(Text.get_window_extent(label).padded(1).get_points())
@@ -367,7 +367,7 @@ def memory_frame(
 
 
 def memory_chart_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
-    """The reference, the pair to set and the smallest, each once, with sizes."""
+    """The reference, the pair to set and the smallest, each once, if sizes are told."""
     known = [pair for pair, of in sizes.items() if of and all(each for each in of)]
     smallest = min(known, key=lambda pair: sizes[pair][-1] or math.inf, default=None)
     named = dict.fromkeys((verdict.reference, verdict.chosen, smallest))
@@ -443,7 +443,7 @@ def _contexts_to_label(contexts: Sequence[int], width: float) -> set[int]:
 
 
 def _short_count(tokens: int) -> str:
-    """``32K`` of 32,768."""
+    """``32K`` of 32,768; ``4,000`` if not a multiple of 1,024."""
     return f"{tokens // 1024}K" if tokens % 1024 == 0 else f"{tokens:,}"
 
 
@@ -490,7 +490,7 @@ def picture_element(paint: Callable[[Axes, Theme], object], *, about: str) -> Ma
 def _picture_url(
     paint: Callable[[Axes, Theme], object], inches: tuple[float, float], theme: Theme
 ) -> str:
-    """The picture as the text of an address."""
+    """What *paint* draws, as SVG in a ``data:`` address."""
     with mpl.rc_context(_chart_style(theme)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=inches, dpi=72, layout="constrained")

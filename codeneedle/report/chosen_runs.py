@@ -53,7 +53,7 @@ class Selection:
 
     @property
     def shown_metrics(self) -> tuple[Metric, ...]:
-        """The metrics to show, what was written first."""
+        """The metrics to show, *metric* last."""
         return (*self.companions, self.metric)
 
     @property
@@ -74,8 +74,8 @@ class Selection:
     @property
     def summary_metrics(self) -> tuple[Metric, ...]:
         """
-        The other metrics of a summary: sums of rounds, such as ``pass``, and what its
-        probe shows beside the metric.
+        The other metrics of a summary that have values: sums of rounds, such as
+        ``pass``, and the companions of the metric.
         """
         named = display_of(self.metric).companions
         return tuple(
@@ -231,7 +231,12 @@ def _stores_named(root: Path, name: str | None) -> list[Store]:
 
 
 def _stores_of_only_run(root: Path) -> list[Store]:
-    """The only run in *root*, or its shares."""
+    """
+    The store of the only run in *root*, or those of its shares.
+
+    Raises:
+        BadInput: If there is no run, or several.
+    """
     stores = [Store(path.parent) for path in sorted(root.glob(f"*/*/{SETUP}"))]
     if not stores:
         refuse_unreadable(root, *root.glob("*"), *root.glob("*/*"))

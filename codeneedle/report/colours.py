@@ -78,7 +78,7 @@ def value_scale(metric: Metric, values: Iterable[float], *, rounds: int = 1) -> 
 
     Args:
         metric: The metric of *values*.
-        values: Of cells; NaN are gaps.
+        values: Of cells; NaN are gaps. Without any, the ends are the metric's bounds.
         rounds: Observations of a cell. Bounds are those of one observation; those of
             a sum are multiplied by this.
     """

@@ -111,6 +111,7 @@ def compare(first: Run, second: Run) -> RunComparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
+    Metrics are those that tables show, and further ones that their display keeps.
     Units (functions, chunks, questions) are paired by name; those count that both
     references answered. Refused are speeds of different machines, memory of different
     contexts, divergence across builds or CPU features, probes with different settings,
@@ -180,7 +181,7 @@ def _metric_change(
 
 
 def _attention_place(cell: CellValue) -> str:
-    """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
+    """Where *cell* was measured, if not as usual; empty in a kernel or if unknown."""
     return " ".join(mark.sign for mark in unusual_place_marks(cell))
 
 
@@ -208,7 +209,7 @@ def _answered_values_by_unit(
     column: Column, table: PairTable, pair: Pair
 ) -> dict[str, float]:
     """
-    What a pair has, by unit, without functions that it gave no answer of.
+    The values of *pair* by unit, without units that it gave no answer of.
 
     A server that broke is no change of a type's quality.
     """

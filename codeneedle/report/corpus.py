@@ -57,7 +57,9 @@ def corpus_overview(corpus: Corpus) -> Document:
 
 def right_answer_lines(corpus: Corpus, name: str) -> str:
     """
-    At most `WRITTEN_LINES` lines that a model should answer for the function *name*.
+    The lines that a model should answer for the function *name*, or ``CLASS.name``.
+
+    At most `WRITTEN_LINES` of them are not blank.
 
     Raises:
         UnknownName: If no function of that name can be asked for.

@@ -55,7 +55,8 @@ def loss_report(
     """
     The loss of each pair, which pair to set, and what it was measured on.
 
-    Losses of several runs are also shown side by side, by type and by pair.
+    Losses of several runs are also shown side by side, by type and by pair. Without any
+    loss it is the `grid_report`.
 
     Args:
         runs: In the order to show; records of one probe each.
@@ -225,7 +226,7 @@ def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
 
 
 def _column_heading(metric: Metric, runs: Sequence[Run]) -> str:
-    """``matched /20``, ``pass /16``; without a bound of 0, or that runs differ in."""
+    """``avg matched /20``, ``pass /16``; the name alone if runs share no bound."""
     high = display_of(metric).bounds[1]
     counts = {
         frames.largest_observation_count(frames.cells_frame(r, metric)) for r in runs

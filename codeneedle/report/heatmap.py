@@ -124,7 +124,7 @@ def has_room_for_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
 
 
 def _wrap_texts(texts: Iterable[str], *, points: float, inches: float) -> str:
-    """*texts*, each on lines of *inches*."""
+    """*texts*, each broken into lines of *inches*, `LEAST_WIDTH` at least."""
     characters = int(max(inches, LEAST_WIDTH) * POINTS_PER_INCH / (points * EM))
     # A number stays with its sign.
     whole = (text.replace(" %", "\N{NO-BREAK SPACE}%") for text in texts)

@@ -68,7 +68,7 @@ def _table(
 
 
 def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
-    """*shown* without styles, escaped, in an element of a *tag*."""
+    """*shown* without styles, escaped, in an element of a *tag* with a class *kind*."""
     text = escape_invisible(shown) if isinstance(shown, str) else shown.plain
     opening = Markup(f'<{tag} class="{kind}">' if kind else f"<{tag}>")  # noqa: S704
     return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags

@@ -56,7 +56,7 @@ def kernels_document(
 
 
 def device_memory_document(survey: Survey) -> Document:
-    """Memory of each device with the most precise pair that can run."""
+    """Memory of each device with the most precise pair that tells it; or nothing."""
     known = {pair: each for pair, each in survey.pairs.items() if each.memory}
     if known:
         pair = most_precise(known)
@@ -141,8 +141,8 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
     Keys: ``context``, ``unknown`` (why there is no answer for some pairs, or empty),
     ``cure`` (option of a build that converts no pair, or empty),
     ``whole_splits``, ``pairs`` (``k``, ``v``, ``attention``: ``kernel``, ``cpu``,
-    ``converted`` or null, ``refusal``, ``evidence``, ``recurrent``, ``memory``: a list
-    of ``device``, ``weights``, ``context``, ``compute``).
+    ``converted``, ``plain`` or null, ``refusal``, ``evidence``, ``recurrent``,
+    ``memory``: a list of ``device``, ``weights``, ``context``, ``compute``).
     """
     return {
         "context": survey.context,

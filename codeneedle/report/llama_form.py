@@ -73,7 +73,7 @@ def run_with_divergence_alone(run: Run) -> Run:
 
 def divergence_document(verdict: Verdict, dialect: Dialect) -> Document:
     """
-    A table for each context with figures of the run that *verdict* judges.
+    A table for each context of the run that *verdict* judges; commands that measure it.
 
     Raises:
         BadInput: If divergence was not measured.
@@ -241,7 +241,7 @@ def ppl_difference(statistics: Statistics) -> Estimate | None:
 def _measuring_commands(
     verdict: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
-    """Commands that measure these figures, and the build option for other pairs."""
+    """The commands that measure *records*, and the build option of the best pairs."""
     setup = verdict.run.setup
     settings = setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
@@ -278,7 +278,7 @@ def _command_line_without_folders(setup: Setup, command: Iterable[str]) -> str:
 
 
 def pareto_pairs_not_beyond(verdict: Verdict) -> list[Pair]:
-    """Pareto-optimal pairs by size and loss, without those beyond the limit."""
+    """The Pareto front by size and loss, and what is set; no pair beyond the limit."""
     pairs = [
         each.pair
         for each in pareto_front_with_chosen_pair(verdict)

@@ -90,7 +90,7 @@ class Losses:
         )
 
     def text_kind_if_several(self, pair: Pair) -> str:
-        """Which kind of text the loss of *pair* is of, if there are several: `text`."""
+        """The word for the text that *pair* loses; empty unless kinds are several."""
         row = self.rows.get(pair)
         return (
             text_kind_word(row)
@@ -205,7 +205,7 @@ def interval_phrase(limits: Limits, row: MetricResult) -> str:
 
 
 def open_reason(result: PairResult, row: MetricResult) -> str:
-    """Why a pair is open, alike for pairs that need other numbers of units."""
+    """Why a pair is open, in the same words for all that need more units; or empty."""
     if (
         not row.doubts_phrase
         and row.units_to_decide
@@ -260,9 +260,9 @@ def _loss_noun(row: MetricResult) -> str:
 
 def shown_loss_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
     """
-    The row whose loss the table shows: never a divergence beside losses.
+    The row whose loss the table shows: what decides, never a divergence beside losses.
 
-    None of a pair that has nothing else, and of one that is not compared.
+    None if *result* is not compared, or has divergence alone where others have losses.
     """
     leading = result.leading_result if result.decision else None
     if leading is None or leading.kind is not LossKind.CHANGE:
@@ -274,7 +274,7 @@ def shown_loss_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
 
 
 def differing_text_kinds_by_metric(verdict: Verdict) -> dict[str, str]:
-    """What losses are of, by name of the metric, where there are several kinds."""
+    """The `text_kind_word` of each metric of right tokens; empty of a single metric."""
     found = [result.right_token_results for result in verdict.compared_results]
     # A pair that lacks some says nothing of their order: the fullest comes first.
     rows = itertools.chain(*sorted(found, key=len, reverse=True))

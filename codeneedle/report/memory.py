@@ -87,7 +87,7 @@ def predicted_memory_document(memory: MemoryPlan) -> Document:
 def _table_with_pair_names(
     heading: Sequence[str], rows: Sequence[Sequence[Shown]]
 ) -> Table:
-    """A line for each pair with a row, behind its name."""
+    """A table of *rows*, each behind the name of its pair."""
     lines = [[str(row[0].pair), *(each.text for each in row)] for row in rows]
     return Table(heading, lines, words={"K/V"})
 
@@ -118,7 +118,7 @@ def measured_memory_document(run: Run) -> Document:
 
 
 def measured_memory_objects(runs: Sequence[Run]) -> list[RunTable]:
-    """Rows of the same sizes, with the setup of each run, and what was left out."""
+    """The `measured_memories` of each run as rows; its notes say what was left out."""
     shown = {
         (name, str(each.pair), each.probe, metric)
         for name, run in zip(run_names_or_folders(runs), runs, strict=True)
@@ -138,9 +138,10 @@ def measured_memory_objects(runs: Sequence[Run]) -> list[RunTable]:
 
 def measured_memories(run: Run) -> list[Measured]:
     """
-    The memory of each pair with a finished record, the most precise first.
+    The memory of each pair with a finished record that tells the size of its cache.
 
-    Of several records one of a server, then the one of the longest context.
+    The most precise comes first; of several records one of a server, then the one of
+    the longest context.
     """
     usable = (r for r in run.records if r.has_numbers and r.effective.kv)
     chosen: dict[Pair, CellRecord] = {}

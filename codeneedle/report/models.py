@@ -66,7 +66,7 @@ def read_shipped_rows() -> list[ModelRow]:
 
 def read_rows_from(place: Path) -> list[ModelRow]:
     """
-    The receipts of a file, or those of the files of a folder, by name.
+    The receipts of a file (``-``: standard input) or of a folder's files, by name.
 
     Raises:
         BadInput: If a file cannot be read, has no receipt or a damaged one.
@@ -137,6 +137,7 @@ def models_document(rows: Sequence[ModelRow]) -> Document:
 
 
 def _title(rows: Sequence[ModelRow]) -> str:
+    """The model of *rows*, as the first names it; empty if it does not."""
     return rows[0].receipt.facts.get("model", "")
 
 

@@ -166,7 +166,7 @@ PAIR = 2
 
 
 def _verdict_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
-    """What pairs lose; what to set stands above it."""
+    """What pairs lose, if any is compared, and remarks; without what to set."""
     if verdict.compared_results:
         yield from verdict_table_and_legend(verdict, verdict.results)
     yield remark_lines(verdict, pair_flags)
@@ -193,7 +193,7 @@ def _script_json(data: object) -> Markup:
 def _run_object(
     verdict: Verdict, losses: Losses | None, pair_flags: PairFlags
 ) -> dict[str, Any]:
-    """What the script shows of one run."""
+    """What the script shows of one run, but for its name and answers."""
     run = verdict.run
     table = pair_table(run, tuple(PROBES.values()))
     columns = [column for column in table.columns if column.has_values]
@@ -272,7 +272,7 @@ _LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
 
 
 def _cell_as_list(shown: Shown) -> list[Any]:
-    """Text, text below, tip, ground, ink and classes: shorter than names for each."""
+    """Text, text below and tip; then, unless it is a gap, ground, ink and classes."""
     own = (meaning for _, meaning in legend([shown]))
     tip = "; ".join(filter(None, [escape_invisible(str(shown.pair)), shown.note, *own]))
     cell = [shown.spelled_text, shown.below, tip if shown.text else ""]
@@ -287,7 +287,11 @@ Answers = Mapping[Pair, Sequence[ScoredAnswer]]
 
 
 def _right_share_maps_by_task(by_pair: Answers) -> Iterator[dict[str, Any]]:
-    """How much of the answers is right by length and depth, of each task and pair."""
+    """
+    A map for each task: each pair's share of right answers by length and depth.
+
+    Shares are from 0 to 1, None where there is none; failed answers are left out.
+    """
     scored = {
         pair: [each for each in of_pair if each.task and not each.error]
         for pair, of_pair in by_pair.items()
@@ -344,8 +348,8 @@ def _wrong_answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     """
     Answers that are not right beside what was expected: by pair and question.
 
-    Right ones are counted, by pair. So are those that do not fit into *most_bytes* of
-    JSON; the pairs that lost most go first.
+    Right ones are counted by pair. Of the others the least right go first; those that
+    do not fit into *most_bytes* of JSON are counted, of all pairs together.
     """
     flat = [(pair, each) for pair, of in by_pair.items() for each in of if each.beside]
     right = Counter(
@@ -383,7 +387,12 @@ def _safe_line_or_none(line: str | None) -> str | None:
 
 
 def _memory_markup(verdict: Verdict) -> Markup:
-    """KV caches by context, up to that of the training; nothing if that is unknown."""
+    """
+    A chart of KV caches by context; empty where no size is known.
+
+    Up to the context of the training or of the run, whichever is longer; up to the
+    longest usual one where the former is unknown.
+    """
     setup = verdict.run.setup
     trained = setup.training_context
     contexts = usual_contexts(max(trained, setup.context) if trained else 0)

@@ -76,7 +76,7 @@ def draw_panels(
     run: Run, metric: Metric, *, difference: bool, files: Files
 ) -> list[Path]:
     """
-    Write ``panels-TASK`` for each task.
+    Write ``panels-TASK`` for each task, ``panels-TASK-logp`` of log-probabilities.
 
     Args:
         run: Records of the retrieval probe alone.
@@ -237,7 +237,7 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
 
 
 def _paint_changes(axes: Axes, panels: Panels, panel: Panel) -> None:
-    """In each spot, a bar of all its questions, in the order of `KINDS`."""
+    """Paint in each spot a bar of its questions by `KINDS`; gaps are hatched."""
     for down, row in enumerate(_spots_by_depth(panels, panel)):
         for across, spot in enumerate(row):
             if spot.shared_question_count:
@@ -286,7 +286,7 @@ def _paint_panel_without_answers(axes: Axes, panels: Panels, panel: Panel) -> No
 
 
 def _label_and_frame_panel(axes: Axes, panels: Panels, panel: Panel) -> None:
-    """Lengths below the lowest panels, K and depths left of the first; a frame."""
+    """Write lengths below the lowest panels, K and depths left; frame the reference."""
     lengths, depths = panels.lengths, panels.depths
     axes.set_xlim(0, len(lengths))
     axes.set_ylim(len(depths), 0)
@@ -316,7 +316,7 @@ def _write_text(
     points: tuple[float, float],
     **how: Any,
 ) -> None:
-    """Write *text* so many points right of and above a *place* of *axes*."""
+    """Write *text* so many points right of and above a *place*; *how* is its style."""
     style: dict[str, Any] = {"size": TYPE_POINTS, "color": INK}
     style |= {"ha": "center", "va": "center", "xycoords": "axes fraction"} | how
     style |= {"xytext": points, "textcoords": "offset points"}
@@ -367,5 +367,5 @@ def _paint_legend(figure: Figure) -> None:
 
 
 def _changes_text(spot: Spot) -> str:
-    """``-12 +3 of 60``."""
+    """``-12 +3 of 60``: lost and gained, of what both pairs were asked."""
     return f"-{spot.counts[1]} +{spot.counts[2]} of {spot.shared_question_count}"

@@ -136,9 +136,10 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
 
 def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     """
-    The answers of *runs* to the tasks that *metric* is about, by length and depth.
+    The rows of *runs* for the tasks that *metric* is about, by length and depth.
 
-    They are those of `tidy.task_facet_rows` with shares or log-probabilities alone.
+    They are those of `tidy.task_facet_rows` without shares if *metric* is a
+    log-probability, else without log-probabilities.
 
     Raises:
         BadInput, NothingToShow: See `panels_of`.
@@ -225,7 +226,7 @@ def _length_and_depth(row: TableRow) -> LengthDepth:
 def _left_out_length_sentences(
     by_pair: Mapping[Pair, Sequence[TableRow]],
 ) -> Iterator[str]:
-    """A sentence for each length that was not asked on purpose: of all, of some."""
+    """A sentence for each length left out on purpose: for all pairs, then for some."""
     skipped = {
         pair: {
             _length_and_depth(row)[0]: row.reason for row in rows if _is_skipped(row)
@@ -382,14 +383,14 @@ def _task_blocks(run: Run, panels: Panels, *, difference: bool) -> Iterator[Bloc
 
 
 def shown_panels(panels: Panels, *, difference: bool) -> list[Shown]:
-    """Each with its marks: those of values, or with *difference* of what changed."""
+    """Each panel with marks: those of values, or with *difference* of what changed."""
     return [
         shown_panel(panels, panel, difference=difference) for panel in panels.panels
     ]
 
 
 def shown_panel(panels: Panels, panel: Panel, *, difference: bool = False) -> Shown:
-    """The word of a pair without answers; the reference's mark, and that of gaps."""
+    """The mean of *panel* with its marks; without answers the word for its status."""
     if not panel.spots:
         missing = CellValue(pair=panel.pair, status=panel.status, reason=panel.reason)
         return shown_value(missing, display_of(panels.metric))
@@ -422,7 +423,11 @@ def _change_legend() -> list[tuple[str, ShownText]]:
 
 
 def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
-    """The map of a pair, a line for each depth, all lines as long."""
+    """
+    The map of a pair below its mean or counts: a line for each depth, all as long.
+
+    The word for its status alone if it has no answers.
+    """
     mark = REFERENCE_MARK if panel.pair == panels.reference else ""
     if not panel.spots:
         return Text(shown_panel(panels, panel).text, style="yellow")
@@ -465,7 +470,7 @@ def _coloured_value_text(panels: Panels, spot: Spot) -> Text:
 
 def _change_letters(spot: Spot) -> Text:
     """
-    ``3L1G``; without changes, whether any is right.
+    ``3L1G``: lost and gained; without changes ``=``, or ``w`` if none is right.
 
     A dash where nothing was asked.
     """
@@ -486,7 +491,7 @@ def _change_letters(spot: Spot) -> Text:
 
 
 def panel_objects(runs: Sequence[Run], metric: Metric) -> list[RunTable]:
-    """The rows of `panel_rows` with the setup of each run, and what was left out."""
+    """The rows of `panel_rows` with the setup of each run, and notes of its panels."""
     found = run_tables(runs, panel_rows(runs, metric))
     return [
         msgspec.structs.replace(

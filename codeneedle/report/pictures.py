@@ -22,7 +22,10 @@ def draw_loss_or_metric(
     difference: bool = False,
 ) -> list[Path]:
     """
-    Draw the loss of *run*, or the metric that is asked for; a speed by depth, too.
+    Draw the loss of *run*, or a metric; of a speed its curves by depth, too.
+
+    The metric is drawn where it is asked for, where differences are, and where *run*
+    has no losses.
 
     Args:
         run: Records of one probe.
@@ -31,6 +34,9 @@ def draw_loss_or_metric(
         pair_flags: Spells a pair in the words of its engine.
         files: Where the pictures go.
         difference: Whether to draw differences from the reference.
+
+    Returns:
+        The paths of all files.
 
     Raises:
         NothingToShow: If no cell has a value.

@@ -141,7 +141,11 @@ class _Cells:
 
 
 def _memory_gain_document(plan: Plan, at: int | None) -> Document:
-    """The memory to be gained at the context *at*, None for that of the plan."""
+    """
+    The memory to be gained at the context *at*, None for that of the plan.
+
+    The engine is asked about any other context. Empty without a survey in *plan*.
+    """
     if plan.survey is None:
         return ()
     engine = plan.workers[0].engine
@@ -155,7 +159,7 @@ def _memory_gain_document(plan: Plan, at: int | None) -> Document:
 
 
 def plan_survey_document(plan: Plan, survey: Survey) -> Document:
-    """What the *survey* of *plan* tells, and of what."""
+    """Model and engine of *plan*, what *survey* tells of its grid, notes on weights."""
     yield Facts([*_model_and_engine_facts(plan)], is_quiet=True)
     rows, columns = plan.request.grid_k_types, plan.request.grid_v_types
     yield from survey_document(survey, rows, columns, plan.weights)
@@ -310,11 +314,7 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
 
 
 def _one_type_pairs_if_long(memory: MemoryPlan) -> MemoryPlan:
-    """
-    *memory*.
-
-    Of more than `MOST_ROWS` pairs those of one type, the others lie between.
-    """
+    """*memory*; of more than `MOST_ROWS` pairs only those of one type, if any is."""
     alike = tuple(n for n in memory.pairs if n.pair.k == n.pair.v)
     is_long = len(memory.pairs) > MOST_ROWS and alike
     return replace(memory, pairs=alike) if is_long else memory
@@ -337,7 +337,7 @@ def _read_cells_of_probe(plan: Plan, probe: Probe) -> _Cells:
 
 
 def _name_of_model(plan: Plan) -> str:
-    """The name of its file as it is; run folders have it short, in lower case."""
+    """The name of the file of weights if `Plan.model` begins it; else the latter."""
     name = plan.weights.path.name
     is_short = name.lower().startswith(plan.model) and plan.model != pretrained.BUILT_IN
     return escape_invisible(name) if is_short else plan.model

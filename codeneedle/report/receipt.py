@@ -155,7 +155,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     """
     What decides the numbers of a run, a word and a phrase each.
 
-    Empty ones are dropped.
+    A phrase is empty where there is nothing to say.
     """
     setup = verdict.run.setup
     weights, corpus = setup.weights, setup.corpus
@@ -524,7 +524,7 @@ def is_right_tokens_loss(column: str) -> bool:
 
 
 def probe_name_of_column(column: str) -> str:
-    """Name of the probe that has the metric of *column*, or begins it; else empty."""
+    """Name of the probe with the metric of *column*, or that begins it; or empty."""
     name = _metric_name_of_column(column)
     for probe in PROBES.values():
         names = {metric.name for metric in probe.metrics}

@@ -48,7 +48,7 @@ def _shape_phrase(weights: Weights) -> str:
 
 
 def program_fact(engine: str, version: str, program: object) -> tuple[str, str]:
-    """What serves it: ``llama.cpp``, with its version and its path."""
+    """What serves a model: ``llama.cpp``, and a phrase of its version and path."""
     name, phrase = engine_name_and_version(engine, version)
     return name, ", ".join(filter(None, (phrase, str(program))))
 

@@ -195,7 +195,11 @@ _ATTENTION_PHRASES = {
 
 
 def status_mark(status: str, reason: str, *, where: str = "") -> NumberMark:
-    """The mark in place of a number that a cell lacks; *where* names a part of it."""
+    """
+    The mark in place of a number that a cell lacks; not run without a *status*.
+
+    *where* names the part of the run that ended so.
+    """
     if not status:
         return NOT_RUN
     why = f": {escape_invisible(reason)}" if reason else ""
@@ -405,7 +409,7 @@ def shown_value(
         cell: A number, or why there is none.
         display: How numbers of its metric are shown.
         below: Words below it; where it was measured then stands there, too.
-        inferred: Pairs that were not measured, by a finer one that is beyond.
+        inferred: Of pairs that were not measured, the finer one that is beyond.
         where: Names the part of the run that it is of.
     """
     if not cell.has_value:
@@ -528,7 +532,7 @@ def shown_cells(
         cells: All cells of a grid.
         numbers: What is shown of them; their values if None.
         setup: Says why finished cells have no value.
-        inferred: Pairs that are beyond as finer ones are, and were not measured.
+        inferred: See `shown_value`.
         beyond: Pairs that are beyond the limit by this metric.
         where: Names the part of the run that did not finish.
     """

@@ -48,8 +48,8 @@ def draw_speeds(run: Run, test: str, files: Files) -> list[Path]:
     Write ``depths-TEST``, and return the paths.
 
     Raises:
-        UnknownName: If there is no such test.
-        NothingToShow: If no pair has a speed.
+        BadInput: If there is no such test.
+        NothingToShow: If no pair has a speed that is compared.
         FolderUnusable: If the disk refuses.
     """
     table = speed_table(run, test)

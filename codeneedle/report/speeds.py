@@ -124,10 +124,10 @@ def _speed_frame(
 
 
 def _is_compared(row: TableRow, elsewhere: Collection[Pair]) -> bool:
-    """Whether *row* may be compared: a speed in a kernel, on the same device."""
-    in_kernel = row.attention in {"", Attention.KERNEL, Attention.PLAIN}
+    """Whether *row* may be compared: finished, no CPU, not converted or *elsewhere*."""
+    ran_as_usual = not row.attention or Attention(row.attention).is_usual
     is_here = Pair(row.k, row.v) not in elsewhere
-    return row.status == Status.FINISHED and in_kernel and is_here
+    return row.status == Status.FINISHED and ran_as_usual and is_here
 
 
 def nonempty_speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
@@ -135,7 +135,7 @@ def nonempty_speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
     A `speed_table` of each of *runs* that has any.
 
     Raises:
-        UnknownName: See `speed_table`.
+        BadInput: See `speed_table`.
         NothingToShow: If no run has any.
     """
     tables: list[SpeedTable] = []
@@ -175,7 +175,7 @@ def speed_legend(table: SpeedTable) -> list[tuple[str, str]]:
 
 
 def _shown_speed(row: Any) -> Shown:
-    """A row of a frame; speeds with depths have the error of their repetitions."""
+    """A row of `SpeedTable.frame` as reports show it, with its error and marks."""
     attention = Attention(row.attention) if row.attention else None
     is_apart = row.status == Status.FINISHED and not row.compared
     cell = CellValue(

@@ -142,8 +142,9 @@ def pair_table(
     """
     One row per pair of *run*, with the metrics of all *probes* that have records.
 
-    A metric that several probes have is taken from the first with a value: their
-    contexts may differ, so that values of different probes are not comparable.
+    It has no verdict yet. A metric that several probes have is taken from the first
+    with a value: their contexts may differ, so that values of different probes are not
+    comparable.
 
     Args:
         run: With the records of all probes.
@@ -345,7 +346,7 @@ def shown_cells_of_column(column: Column, table: PairTable) -> list[Shown]:
 
 
 def _with_ratio(shown: Shown, column: Column) -> Shown:
-    """*shown* with its ratio; the reference has its mark at the row of a table."""
+    """*shown* with its ratio, without the reference's mark, which its row has."""
     ratio = ratio_mark_if_finite(column.metric, column.ratio_to_reference(shown.pair))
     marks = [mark for mark in shown.marks if mark.sign != REFERENCE_MARK]
     if ratio:

@@ -88,7 +88,7 @@ def _fold_if_indented(line: Text) -> "Text | _Columns":
 
 
 def _forbid_line_breaks(line: Text) -> Text:
-    """A line that rich does not fold, nor cut when printed with ``crop=False``."""
+    """Forbid rich to fold *line*, or cut it with ``crop=False``; return it."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
 
@@ -109,11 +109,13 @@ class _TextColumn:
         return max(self.least, *(line.cell_len for line in lines))
 
     def width_folded_to(self, least: int) -> int:
+        """Its width; at most *least* if it may be narrowed."""
         return min(least, self.width) if self.folds else self.width
 
     def folded_and_padded_lines(
         self, at: int, console: Console, width: int
     ) -> list[Text]:
+        """The lines of the text at index *at*, folded if it may, padded to *width*."""
         text = self.texts[at]
         if self.folds:
             lines = list(text.wrap(console, width, overflow="fold"))

@@ -166,7 +166,7 @@ class _JudgedRun:
     def row(
         self, cell: CellValue, probe: str, metric: str, **others: object
     ) -> TableRow:
-        """A row of *cell*; *others* are the columns that this cannot tell."""
+        """A row of *cell*; *others* are columns that it lacks, or that replace its."""
         setup = self.run.setup
         columns = {
             "facet": "",
@@ -248,7 +248,7 @@ def _metric_rows(
 
 
 def _context_of_cell(run: Run, metric: Metric, cell: CellValue) -> int:
-    """The context of the cell, of memory: a tool may have had another than servers."""
+    """The context of *run*; of memory that of *cell*, if it has its own."""
     own = cell.context if metric.quantity == "memory" else 0
     return own or run.setup.context
 
@@ -259,7 +259,12 @@ def _context_of_cell(run: Run, metric: Metric, cell: CellValue) -> int:
 def _judgement_fields(
     verdict: "Verdict | None", pair: Pair, metric: Metric
 ) -> Mapping[str, object]:
-    """What *verdict* says of *pair* by *metric*, whose interval a change has, too."""
+    """
+    Columns of what *verdict* says of *pair* by *metric*: the decision.
+
+    Of a change interval and limit, too: no row of a loss has them. Empty without a
+    verdict, or for a metric without a loss.
+    """
     if verdict is None or not metric.loss:
         return {}
     result = verdict.result(pair)
@@ -306,7 +311,7 @@ def _loss_rows(source: _JudgedRun) -> Iterator[TableRow]:
 def _loss_row(
     source: _JudgedRun, cell: CellValue, row: "MetricResult | None", facet: str
 ) -> TableRow:
-    """The loss of *row*; without one, why there is none: 0 of the reference itself."""
+    """The loss of *row*; without one *cell* itself: 0 of the reference, or a gap."""
     assert source.verdict is not None  # noqa: S101 - `_loss_rows` has looked
     verdict, pair = source.verdict, cell.pair
     named = row.metric.name if row else ""
@@ -343,7 +348,7 @@ def _shown_loss_or_none(verdict: "Verdict", pair: Pair) -> "MetricResult | None"
 
 
 def _probe_name_of_metric(run: Run, metric: str) -> str:
-    """Name of the probe whose *metric* decides; empty without one."""
+    """Name of the first probe of *run* that has *metric*; empty if none has."""
     probes = (PROBES[name] for name in run.setup.probes if name in PROBES)
     named = (
         probe.name
@@ -439,7 +444,8 @@ def _metrics_of_task_facet(
     """
     The metrics of the *answers* of a place, with the columns of each.
 
-    Counts of `KINDS` only of questions that the reference has, too.
+    Counts of `KINDS` only of questions in *theirs*, which says by name whether the
+    reference is right.
     """
     found = [(probe, "", [answer.right for answer in answers])]
     if has_logps:

@@ -131,7 +131,7 @@ def answer_phrase(verdict: Verdict) -> str:
 
 
 def _chosen_row(verdict: Verdict) -> list[str]:
-    """Memory, loss and its upper end of the pair to set; empty without one."""
+    """Memory, loss and its upper end of the chosen pair; three empty texts without."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     row = shown_loss_row(verdict, chosen) if chosen else None
     if chosen is None or row is None:
@@ -220,7 +220,7 @@ def first_line_style(verdict: Verdict) -> str:
 
 
 def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
-    """What to set, and what that loses; a line each."""
+    """What to set and what that loses, or why nothing is set and the way on."""
     if verdict.reference is None:
         return _lines_without_reference(verdict)
     if verdict.is_of_built_in_model:
@@ -667,7 +667,11 @@ def _token_class_headings(
 def _row_by_text_kind(
     verdict: Verdict, result: PairResult, kinds: Mapping[str, str]
 ) -> list[str]:
-    """A pair with its loss of each kind of text: ``0.1 % (0.0 to 0.3)``."""
+    """
+    A pair with its loss of each kind of text, ``0.1 % (0.0 to 0.3)``, and a decision.
+
+    *kinds* are headings by name of the metric.
+    """
     start = _pair_memory_and_speed_texts(verdict, result)
     if result.pair == verdict.reference:
         return [*start, *[""] * len(kinds), f"reference {REFERENCE_MARK}"]
@@ -694,7 +698,7 @@ def _loss_and_interval_text(verdict: Verdict, row: MetricResult | None) -> str:
 def _token_class_losses(
     verdict: Verdict, result: PairResult, parts: Mapping[str, str]
 ) -> Iterator[str]:
-    """The loss of each class of tokens, and its decision if that is another one."""
+    """The loss by each metric of *parts*, and its decision if not that of the pair."""
     for name in parts:
         row = result.metric_result(name)
         decision = row.decision if row and row.decision != result.decision else ""
@@ -763,7 +767,7 @@ def _decision_and_doubts_phrase(row: MetricResult) -> str:
 
 
 def _pair_memory_and_speed_texts(verdict: Verdict, result: PairResult) -> list[str]:
-    """A pair, with its memory and its speed."""
+    """A pair with signs of its attention, memory and speed; empty where unknown."""
     memory = f"{result.memory:.0%}" if result.memory is not None else ""
     if verdict.limits.max_memory_bytes is not None and result.memory_bytes is not None:
         memory = size_text(result.memory_bytes)
@@ -802,7 +806,7 @@ def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
 
 
 def decision_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
-    """The pairs of each decision by one metric: a word and a phrase each."""
+    """The pairs of each decision by *metric*, or why it has no say: word and phrase."""
     if metric in verdict.silent:
         return [("verdict", f"no say: {escape_invisible(verdict.silent[metric])}")]
     entries = []

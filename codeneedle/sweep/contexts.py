@@ -52,9 +52,9 @@ FIRST_ANSWER_S = 300.0
 
 def chosen_or_default_corpus(request: Request) -> str:
     """
-    The corpus of *request*, else one that suits the model.
+    The corpus of *request*, by name or path, else a default.
 
-    Without one that of a sweep that decides, of other models, or of the built-in one.
+    The built-in model has a default of its own, and so has a sweep that decides.
     """
     if request.corpus:
         return request.corpus
@@ -67,11 +67,12 @@ def checked_or_default_context(
     request: Request, header: Weights, *, stretched: bool
 ) -> int:
     """
-    The context of *request*, else one that suits the model, in tokens.
+    The context of *request*, else a default that suits text and model, in tokens.
+
+    The default is at most what the weights were trained for.
 
     Args:
-        request: One page; else it is the default, or what the weights were trained for
-            where that is less.
+        request: One page.
         header: Of the weights.
         stretched: Whether the engine extends the context beyond the training.
 

@@ -12,7 +12,7 @@ from codeneedle.sweep.request import Execution, Request
 def run_name_without_corpus(
     request: Request, engine: Engine, probes: Sequence[Probe]
 ) -> str:
-    """What a run is called instead of a corpus; empty if that is read or named."""
+    """What a run is called in place of a corpus; empty if one is read or named."""
     texts = [
         probe.own_text_name(request.settings_of(probe), engine) for probe in probes
     ]
@@ -33,8 +33,8 @@ def _plain_or_context_folder(
     The folder of *model* at *context*, in tokens.
 
     If the run in the folder of the plain name has that context, that folder. Else the
-    one with the context in its name, where the plain name is taken or the request is a
-    page of several.
+    one with the context in its name, where either is taken or the request is a page of
+    several; the plain one otherwise.
     """
     plain, named = (
         checked_run_folder(execution.out, corpus=corpus, model=name)
@@ -59,7 +59,7 @@ def store_of_page(
     request: Request, execution: Execution, corpus: str, model: str
 ) -> Store:
     """
-    The store of the page.
+    The store of the page: in the run folder that a user names, else below `out`.
 
     A context that the user names has a folder of its own beside that of another one,
     so that a second context needs no other ``--out``, and nothing is measured twice.

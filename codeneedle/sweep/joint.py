@@ -111,9 +111,10 @@ class JointLoop:
 
     def _measure_reference(self, loop: TaskLoop) -> Iterator[bool]:
         """
-        Measure pairs of *loop* until the reference is.
+        Measure pairs of *loop* until the reference was tried, or no task is left.
 
-        Whether each task is whole.
+        Yields:
+            For each task, whether it is whole.
         """
         schedule, names = loop.schedule, weight_names(self._read_runs())
         while not schedule.has_tried_reference(loop.runner.read_run_and_calibration()):
@@ -186,9 +187,10 @@ class JointLoop:
 
     def _measure_task(self, task: Task) -> bool:
         """
-        Measure *task* of candidates by the loop of their weights.
+        Measure *task* of candidates by the loop of their weights, and note it as taken.
 
-        Whether it is whole.
+        Returns:
+            Whether it is whole; if not, its pairs get no further units.
         """
         names = weight_names(self._read_runs())
         loop = self.loops[names.index(task.pairs[0].weights)]

@@ -331,9 +331,9 @@ class TaskLoop:
 
     def _measure_further_units(self, task: Task) -> bool:
         """
-        Ask the pair of *task* for further units.
+        Ask the pair of *task* for further units; whether it has all of them.
 
-        If it falls short, it gets no more.
+        If it falls short, that is reported, and it gets no more.
         """
         (pair,) = task.pairs
         with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
@@ -359,7 +359,12 @@ class TaskLoop:
         return not short
 
     def _report_earlier_cells(self) -> Iterator[bool]:
-        """Whether what an earlier command has done is whole, of probes without task."""
+        """
+        Report probes that earlier commands have measured, and no task of this one.
+
+        Yields:
+            For each, whether it is whole.
+        """
         tasks, silent = self.schedule.taken.tasks, self.schedule.taken.silent
         if self.runner.asked_to_stop():
             return
@@ -470,7 +475,7 @@ _HOW = {
 
 
 def _planned_task(task: Task, run: Run, wanted: Wanted) -> PlannedTask:
-    """*task* of *run* with the pairs that are left alone."""
+    """*task* of *run* without the pairs that are measured already."""
     pairs, how = task.pairs, _HOW.get(task.variant, "")
     if task.variant is Variant.ELSEWHERE:
         how = f", on {task.device}"

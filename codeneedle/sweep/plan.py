@@ -138,9 +138,9 @@ class Plan:
 
     def caches_by_header(self, context: int) -> Caches | None:
         """
-        Those of pairs that no engine answers for.
+        The caches of pairs that no engine answers for.
 
-        None if the engine has its own sizes.
+        None if the engine has its own sizes, or the header tells of others.
         """
         has_them = self.engine.has_usual_cache_sizes
         return caches_of_plain_attention(self.weights, context) if has_them else None
@@ -225,7 +225,7 @@ class Plan:
     def bill(self, probe: Probe, *, functions: int | None = None) -> Bill | None:
         """
         An estimate of what a cell of *probe* takes; of recall with so many *functions*,
-        or with as many as were chosen.
+        or with as many as were chosen. None if it is unknown.
         """
         estimates = replace(self.estimates, functions=functions)
         return self._with_rereading_if_hybrid(

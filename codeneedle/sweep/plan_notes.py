@@ -48,7 +48,7 @@ def _text_notes(plan: Plan) -> Iterator[str]:
 
 
 def _type_notes(plan: Plan) -> Iterator[str]:
-    """Usual types that this build of the engine has not; others are refused."""
+    """A note on types of the grid that the engine lacks for K or for V."""
     known = plan.engine.cache_types()
     types = dict.fromkeys((*plan.request.grid_k_types, *plan.request.grid_v_types))
     both = {*known.k} & {*known.v}

@@ -422,7 +422,7 @@ def _fit_or_reuse_sent_corpus(
 
 def _sent_corpus_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
     """
-    The counts of the *stored* setup, in place of new ones.
+    The corpus as it is sent by the counts of the *stored* setup, in place of new ones.
 
     If the text, the tokenizer or the prompts differ, so does another field of the
     setup, and the folder is refused for that. The origin of a text is no difference: it

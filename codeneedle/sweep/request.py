@@ -408,7 +408,7 @@ def parse_request_toml(text: str, *, source: str) -> Request:
 
 def named_and_implied_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     """
-    The probes of *request*, with those whose `Probe.asked_by` is set.
+    Names of the probes of *request*, with those whose `Probe.asked_by` is set.
 
     If it decides, those that measure losses come first, or recall: others measure the
     pairs that these have measured.
@@ -593,7 +593,7 @@ def _token_fields(settings: type[msgspec.Struct]) -> set[str]:
 
 
 def option_of(settings: type[msgspec.Struct], name: str) -> str:
-    """The option that stands for the field *name* of a probe's *settings*."""
+    """The option for the field *name*; of a flag both forms: ``--gate/--no-gate``."""
     (field,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
     return str(_option_metadata(field).get("option", f"--{name}"))
 
@@ -656,7 +656,7 @@ def known_sweeps(folder: Path = Path("sweeps")) -> list[str]:
 
 
 def is_path(name: str) -> bool:
-    """Whether *name* is the path of a sweep file or a run folder."""
+    """Whether *name* is a path by its form, of a sweep file or a run folder."""
     return name.endswith(".toml") or not NAME.fullmatch(name)
 
 
@@ -740,7 +740,7 @@ def _shipped_sweep_names_and_texts() -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unusable_names(request: Request, *, source: str) -> None:
-    """Stop at impossible names of models, rotations and variants."""
+    """Stop at impossible names of models, rotations, pairs and variants."""
     _refuse_unknown_rotations(request.rotation)
     _refuse_bad_or_conflicting_pairs(request)
     for word in request.models:

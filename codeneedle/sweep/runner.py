@@ -171,7 +171,11 @@ class Runner:
             raise queue.error
 
     def read_run_and_calibration(self) -> Run:
-        """The run as it is stored by now, with derived statuses and what is settled."""
+        """
+        The run as it is stored by now, with derived statuses.
+
+        Takes in what references have calibrated meanwhile, see `add_calibration`.
+        """
         # By tasks before: each has a runner of its own.
         self.add_calibration(self.store.read_calibrations())
         return trusted_run(self.store.run_under_setup(self.run.setup))
@@ -351,7 +355,7 @@ class Runner:
             self.store.store_calibration(queue.probe.name, facts)
             self.add_calibration({queue.probe.name: facts})
 
-        def check_program_identity(program: str) -> None:
+        def keep_or_refuse_program(program: str) -> None:
             with queue.changed:
                 self._keep_or_refuse_program(program)
 
@@ -366,7 +370,7 @@ class Runner:
             logs=self.store.make_log_folder(),
             tell=report_step_or_interrupt,
             calibrate=check_and_store_calibration,
-            identify=check_program_identity,
+            identify=keep_or_refuse_program,
             previous_record=previous
             if previous
             and (previous.is_partial or ((goal or is_check) and previous.has_numbers))
@@ -394,9 +398,9 @@ class Runner:
 
     def _keep_or_refuse_program(self, program: str) -> None:
         """
-        Stop at a server that is another program than that of the cells so far.
+        Stop at a server whose *program*, a hash, is not that of the cells so far.
 
-        The first one of a folder without numbers is kept as that of the run.
+        In a folder without numbers it is stored as that of the run.
 
         Raises:
             OtherSetup: With both hashes.
@@ -422,7 +426,7 @@ class Runner:
         self.add_calibration({PROGRAM: facts})
 
     def _store_observation_so_far(self, draft: "_Draft", observation: Json) -> None:
-        """Store what was observed of a cell so far, if the weights are the same."""
+        """Store what a cell has observed so far; refuse weights that were replaced."""
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
         draft.stored = self.store.write_record(draft.record_so_far())
@@ -485,7 +489,7 @@ class Runner:
 
     def _wait_for_other_sweep(self, cell: ProbeContext, who: str) -> None:
         """
-        Wait a moment for another sweep.
+        Report that another sweep, *who* or empty, is waited for, and wait a moment.
 
         Raises:
             _Stopped: If this sweep is to end.
@@ -623,6 +627,7 @@ class CellQueue:
     def __init__(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], variant: str = ""
     ) -> None:
+        """Read what is stored of *pairs*; those that it leaves to measure are left."""
         self.probe = probe
         self.variant = variant
         self.pairs = pairs
@@ -688,7 +693,7 @@ class CellQueue:
             self.changed.notify_all()
 
     def abort(self) -> None:
-        """End running cells at once, and begin none."""
+        """Have running cells end at their next step, and begin none."""
         with self.changed:
             self.is_aborted = True
             self.changed.notify_all()
@@ -745,8 +750,8 @@ class CellQueue:
         Count *record* among failures in a row that are alike, or begin anew.
 
         Raises:
-            CodeneedleError: If all cells so far failed alike; or as of
-                `refuse_nothing_to_lose`.
+            CodeneedleError: If the first `GIVE_UP_AFTER` cells failed alike.
+            NothingToLose: See `refuse_nothing_to_lose`.
         """
         with self.changed:
             self.refuse_nothing_to_lose()
@@ -765,10 +770,10 @@ class CellQueue:
 
     def refuse_nothing_to_lose(self) -> None:
         """
-        Stop at a reference that has nothing to lose, if cells are left.
+        Stop at a reference that has nothing to lose, if it is tried and cells are left.
 
         Raises:
-            CodeneedleError: With other models, corpora and probes as the way out.
+            NothingToLose: With other models, corpora and probes as the way out.
         """
         record = self.records.get(most_precise(self.pairs))
         is_tried = self.runner.tries_reference and self._left
@@ -800,7 +805,7 @@ class CellQueue:
         }
 
     def _trusted_records(self) -> dict[Pair, CellRecord]:
-        """The records of this probe with derived statuses, by pair."""
+        """The records of this probe and variant with derived statuses, by pair."""
         setup, observed = self.runner.run.setup, tuple(self._observed.values())
         run = trusted_run(
             Run(name="", setup=setup, records=()).with_every_record(observed)

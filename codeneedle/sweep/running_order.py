@@ -50,9 +50,9 @@ def running_order(
 
 def measurable_pairs(plan: Plan) -> tuple[Pair, ...]:
     """
-    The pairs that a sweep may decide on: the reference, the first pairs, all.
+    The pairs that a sweep may decide on: the reference, those of `FIRST`, the others.
 
-    Those that are known to be refused are not among them.
+    Those that are known to be refused are not among them; empty if all are.
     """
     possible = plan.possible_pairs
     if not possible:
@@ -69,7 +69,7 @@ def pair_to_repeat(plan: Plan, probe: Probe) -> Pair | None:
 
     None for the built-in model, and of a single pair.
     """
-    # The built-in model is an instrument: its tests show that it repeats itplan.
+    # The built-in model is an instrument: its tests show that it repeats itself.
     if plan.is_built_in or not probe.repeats or not plan.possible_pairs[1:]:
         return None
     return most_precise(set(plan.possible_pairs) - {*plan.pairs_without_kernel})

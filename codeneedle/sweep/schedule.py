@@ -206,7 +206,7 @@ class _Now:
         return any(r.has_numbers for r in self.run.records if r.pair == pair)
 
     def pairs_tried(self, probes: Sequence[Probe]) -> tuple[Pair, ...]:
-        """The pairs with a record of one of *probes*, in the order of the sweep."""
+        """The pairs with a record of one of *probes*, in the order of their start."""
         names = {probe.name for probe in probes}
         found = {r.pair: r for r in self.run.records if r.probe in names}
         return tuple(sorted(found, key=lambda pair: found[pair].started))
@@ -224,7 +224,7 @@ class _Now:
         return found, reference_among(found.values())
 
     def probes_with_something_to_lose(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Those of *probes* whose reference has something to lose."""
+        """*probes* but for those left out, as their reference has nothing to lose."""
         return [probe for probe in probes if probe.name not in self.taken.silent]
 
     @cached_property
@@ -252,7 +252,7 @@ class _Now:
 
 
 def _tasks_of_grid(now: _Now) -> Iterator[Task]:
-    """Every pair, then open ones; pairs without a kernel last."""
+    """Every pair, then open ones, then the check; pairs without a kernel last."""
     wanted = now.wanted
     last = wanted.without_kernel
     yield from _tasks_of_pairs_and_repeats(
@@ -268,7 +268,7 @@ def _tasks_of_grid(now: _Now) -> Iterator[Task]:
 def _tasks_of_pairs_and_repeats(
     now: _Now, pairs: Sequence[Pair], stage: Stage = Stage.GRID
 ) -> Iterator[Task]:
-    """All probes on *pairs*, each with what is measured behind it."""
+    """*pairs* by each probe that lacks some, then the repeats of its reference."""
     for probe in now.probes_with_something_to_lose(now.wanted.probes):
         if any(now.is_pair_left_to_measure(probe, pair) for pair in pairs):
             yield Task(probe=probe.name, pairs=tuple(pairs), stage=stage)
@@ -331,7 +331,7 @@ def _tasks_of_deciding_sweep(now: _Now) -> Iterator[Task]:
 
 
 def reference_candidates(wanted: Wanted) -> tuple[Pair, ...]:
-    """The pairs of which the first with numbers is the reference."""
+    """The most precise pairs, of which the first with numbers is the reference."""
     return tuple(most_precise_first(wanted.pairs)[:GIVE_UP_AFTER])
 
 
@@ -496,7 +496,7 @@ def _needs_cpu_repeat(
         bool(kinds)
         and was_there
         and not probe.is_timed
-        and finished[reference].in_kernel
+        and finished[reference].ran_as_usual
         and now.wanted.can_be_on_cpu(reference)
     )
 
@@ -557,7 +557,7 @@ class Schedule:
         """
         Each task in turn, to be measured before the next one is asked for.
 
-        The run is read and judged once for each.
+        See `fix_order_and_judge_next`. A task counts as taken from then on.
         """
         while judged := self.fix_order_and_judge_next(left_s()):
             yield judged
@@ -565,9 +565,13 @@ class Schedule:
 
     def fix_order_and_judge_next(self, left_s: float = math.inf) -> JudgedTask | None:
         """
-        What is next.
+        The next task of the run as it is stored, which is judged; None if none is left.
 
-        None if nothing is left. Fixes the order once there is a reference.
+        A sweep that decides first does `drop_probes_and_store_order`, once, as soon as
+        its reference was tried.
+
+        Raises:
+            NothingToLose: See `drop_probes_and_store_order`.
         """
         run = self.runner.read_run_and_calibration()
         if (
@@ -590,7 +594,7 @@ class Schedule:
 
     def drop_probes_and_store_order(self, run: Run) -> None:
         """
-        Leave out what the reference shows to be silent, and fix the order.
+        Leave out probes whose reference has nothing to lose, and fix the order.
 
         Raises:
             NothingToLose: If that is so of all that tell losses.
@@ -614,10 +618,11 @@ class Schedule:
 
     def leave_out_probe_or_raise(self, probe: str, error: NothingToLose) -> None:
         """
-        Ask *probe* no further, as its reference has nothing to lose.
+        Ask the probe of that name no further, and pass *error* to `left_out`.
 
         Raises:
-            NothingToLose: If no other is left that tells losses.
+            NothingToLose: That *error*, if no other probe is left, or in a sweep that
+                decides, none that tells losses.
         """
         self.taken.silent.add(probe)
         probes = self.wanted.probes

@@ -76,7 +76,12 @@ class SlurmArray:
         return "".join(f"{line}\n" for line in lines)
 
     def _parse_further_options(self) -> list[str]:
-        """`more` on one line: an option may have its value in the next word."""
+        """
+        `more` as one line of options, as a value may be a word by itself; or empty.
+
+        Raises:
+            BadInput: If a quote in it has no end.
+        """
         try:
             more = shlex.split(self.more)
         except ValueError as error:
@@ -90,6 +95,8 @@ class SlurmArray:
     def write_script_and_sweeps(self, path: Path, plans: Sequence[Plan]) -> None:
         """
         Write the `script` for the pages of a sweep to *path*, and their sweep files.
+
+        A run of another setup without any number is set aside in its folder.
 
         Raises:
             BadInput: See `script`.
@@ -140,7 +147,11 @@ def _execution_option_words(execution: Execution) -> Iterator[str]:
 
 
 def _sequential_shell_lines(commands: Sequence[str]) -> list[str]:
-    """Lines of a shell; cells without numbers, code 1, do not keep it from the next."""
+    """
+    Shell lines that run *commands* in turn, while each ends with code 0 or 1.
+
+    They end with 1, the code of cells without numbers, if one did.
+    """
     if len(commands) == 1:
         return [f"exec {commands[0]}"]
     stop = "{ code=$?; [ $code -eq 1 ] || exit $code; }"

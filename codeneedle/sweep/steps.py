@@ -64,7 +64,7 @@ def fix_and_store_order(
     most_s: float = FIRST_ANSWER_S,
 ) -> Order:
     """
-    The order of the run, which is stored before a pair beside the reference is.
+    Fix and store the order of the run, before a pair beside *reference* is measured.
 
     One that the run folder has stays as it is; pairs that may be measured since are
     added to it, and share in the error.
@@ -91,7 +91,7 @@ def adopt_and_store_order(
     runner: Runner, order: Order, pairs: Iterable[Pair], unborne: tuple[str, ...] = ()
 ) -> Order:
     """
-    The order of the run of *runner*, with the numbers of functions of another one.
+    Store for the run of *runner* an order with the numbers of functions of *order*.
 
     For runs that are judged together; one that the folder has keeps its own numbers.
 
@@ -203,13 +203,13 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
 
 
 def initial_function_count(ends: Sequence[int]) -> int:
-    """Functions that every sweep asks for, of *ends*."""
+    """Functions that every sweep asks for: the first of *ends*; 0 without any."""
     return ends[0] if ends else 0
 
 
 def planned_functions_at_looks(plan: Plan) -> list[int]:
     """
-    Numbers of functions after which a pair is judged.
+    Numbers of functions after which a pair is judged; empty where none are asked for.
 
     By an estimate before any count.
     """
@@ -252,7 +252,7 @@ def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedS
 
 
 def _planned_cell_price(plan: Plan, functions: int) -> Price | None:
-    """What one cell of each probe with losses takes; None if that is unknown of one."""
+    """What a pair takes by all probes with losses; None if that is unknown of one."""
     price = Price()
     for probe in (p for p in plan.probes if p.has_loss_metric):
         bill = plan.bill(probe, functions=functions if probe is PROBE else None)

@@ -92,9 +92,9 @@ def device_agreement_sentence(
     probe: Probe, variant: str, pairs: Sequence[Pair], *, store: Store
 ) -> str:
     """
-    A sentence on whether two kinds of device agree on the reference.
+    A sentence on whether two kinds of device agree on the reference of *pairs*.
 
-    Empty where one of them has no numbers of it.
+    *variant* is that of its record on the other kind. Empty where one has no numbers.
     """
     ours = _reference_record(probe, pairs, store)
     others = trusted_records(store, probe.name, variant)

@@ -63,7 +63,7 @@ def exists(path: Path) -> bool:
 
 def refuse_unreadable(*folders: Path) -> None:
     """
-    Stop at a folder of somebody else's that must not be read, or leads to *folders*.
+    Stop if one of *folders*, or a folder that leads to it, must not be read.
 
     What is in it looks as if it were not there.
 
@@ -129,7 +129,7 @@ def refuse_linked_folder(path: Path) -> Path:
 
 def make_unlinked_folder(folder: Path) -> Path:
     """
-    An `refuse_linked_folder` that exists.
+    Make *folder*, if it is not there yet, and return it.
 
     Raises:
         BadInput: If it is a link.
@@ -340,7 +340,7 @@ def move_aside(path: Path, suffix: str) -> Path:
 
     Args:
         path: A file, a folder or a link; a link is not followed.
-        suffix: Added to the name, with a number from the second such file on.
+        suffix: Added to the name behind a dot: ``x.SUFFIX``, then ``x.SUFFIX-2``.
 
     Returns:
         Its new path.

@@ -215,7 +215,7 @@ _KILLS_BEFORE = memory_kill_count()
 
 
 def has_memory_kill_since_start() -> bool:
-    """Whether the kernel has killed a process for it since this one started."""
+    """Whether the kernel has killed for lack of memory since this process started."""
     return memory_kill_count() > _KILLS_BEFORE
 
 

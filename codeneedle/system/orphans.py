@@ -175,7 +175,7 @@ def _program_name(argv: Sequence[str]) -> str:
 
 
 def orphans() -> list[Orphan]:
-    """The process groups of this host whose owner is gone."""
+    """Abandoned process groups of this host; notes that cannot be read are removed."""
     marked = (
         (note, group)
         for _, note in _clean_and_find_abandoned_notes()

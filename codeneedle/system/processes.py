@@ -26,9 +26,6 @@ from codeneedle.system.inherited_variables import inherited_variables
 
 Child = subprocess.Popen[bytes]
 
-Answer = subprocess.CompletedProcess[str]
-"""Exit status and output of a program that has ended."""
-
 GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
     # After an answer that was cut off, b11434 hangs on one SIGINT in twelve.
     (signal.SIGINT, 3.0),

@@ -98,16 +98,18 @@ class JointOrder(Order):
     @property
     @override
     def eligible_pairs(self) -> tuple[Pair, ...]:
+        """The candidates that may be measured, the reference among them."""
         return self.candidates
 
     @property
     @override
     def first_step_pairs(self) -> tuple[Pair, ...]:
+        """Empty: candidates have no first step."""
         return ()
 
     @override
     def error_sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
-        """All that may be measured share evenly, and others that were *measured*."""
+        """All others that may be measured or were share; of a grid those *measured*."""
         if not self.is_fixed:
             return max(len(measured), 1)
         # One of them is the reference.
@@ -128,7 +130,7 @@ class JointRun(Run):
 
 
 def differently_calibrated_probes(setups: Sequence[Setup]) -> tuple[str, ...]:
-    """Names of probes that the reference of each of *setups* has set otherwise."""
+    """Names of probes whose questions the references of *setups* set differently."""
     return tuple(
         name
         for name, probe in PROBES.items()
@@ -284,14 +286,14 @@ def next_target(
         return StepTarget(first, look, Why.FIRST)
     decisions = {pair: each.decision for pair, each in seen.items() if each.decision}
     within = [
-        p.size_by_types
+        p.size_to_compare
         for p, decision in decisions.items()
         if decision is Decision.WITHIN
     ]
     out = pairs_ruled_out_by_finer(decisions, order.eligible_pairs)
-    largest = min(within, default=reference.size_by_types if reference else 1.0)
+    largest = min(within, default=reference.size_to_compare if reference else 1.0)
     # One of unknown size may be smaller.
-    sizes = {pair: pair.size_by_types for pair in order.eligible_pairs}
+    sizes = {pair: pair.size_to_compare for pair in order.eligible_pairs}
     smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
     looks = _next_and_deciding_looks(
         order, {pair: seen[pair] for pair in smaller if pair in seen}
@@ -343,8 +345,8 @@ def _next_and_deciding_looks(
     """
     The next look at each open pair below the limit, and the one likely to decide it.
 
-    Of those that a look can decide. Each look costs another reading of the text, so
-    that the looks between these two may be passed over.
+    Both as numbers of functions, of the pairs that a look can decide. Each look costs
+    another reading of the text, so that those between these two may be passed over.
     """
     return {
         pair: (soon, order.looks[bisect.bisect_left(order.looks, each.needed or 0)])
@@ -388,9 +390,9 @@ def _most_settling(new: Collection[Pair]) -> Pair:
     """
 
     def settling_key(pair: Pair) -> tuple[int, float, str]:
-        within = sum(other.size_by_types >= pair.size_by_types for other in new)
+        within = sum(other.size_to_compare >= pair.size_to_compare for other in new)
         beyond = 1 + sum(is_strictly_finer(pair, other) for other in new)
-        return min(within, beyond), -pair.size_by_types, str(pair)
+        return min(within, beyond), -pair.size_to_compare, str(pair)
 
     return max(new, key=settling_key)
 
@@ -404,7 +406,7 @@ def _pair_finer_than_most(new: Collection[Pair]) -> Pair:
 
     def finer_than_key(pair: Pair) -> tuple[int, float, str]:
         found = sum(is_strictly_finer(pair, other) for other in new)
-        return found, -pair.size_by_types, str(pair)
+        return found, -pair.size_to_compare, str(pair)
 
     return max(new, key=finer_than_key)
 
@@ -420,4 +422,4 @@ def _is_inference_checked(order: Order, decisions: Mapping[Pair, Decision]) -> b
 
 def _size_key(pair: Pair) -> tuple[float, str]:
     """What sorts pairs by size, those of equal size by name."""
-    return pair.size_by_types, str(pair)
+    return pair.size_to_compare, str(pair)

@@ -22,7 +22,7 @@ from codeneedle.verdict.statistics import Bounds
 
 
 def undominated_pairs(pairs: Collection[Pair]) -> list[Pair]:
-    """Those of *pairs* that no other one covers, most precise first."""
+    """Those of *pairs* than which no other is strictly finer, most precise first."""
     return [
         pair
         for pair in most_precise_first(pairs)
@@ -34,10 +34,10 @@ def unmeasured_dominated_pairs(
     pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]
 ) -> dict[Pair, Pair]:
     """
-    Those of *pairs* without *bounds* that lose no less than one with, and that one.
+    Those of *pairs* without *bounds* taken to lose no less than a finer one, with that.
 
-    That is the coarsest which is as fine in weights, K and V. Nothing once one that was
-    measured is shown to lose less than one that covers it: then none tells of another.
+    It is the coarsest with bounds that is as fine in weights, K and V. Nothing once one
+    with bounds is shown to lose less than a finer one: then none tells of another.
     """
     if has_better_coarser_pair(bounds):
         return {}
@@ -96,7 +96,9 @@ def next_budget_target(
         return StepTarget((left[0],), look, Why.UNSURE)
     border = undominated_pairs(alive)
     if left and all(pair in border for pair in ours):
-        return StepTarget((max(left, key=lambda p: p.size_by_types),), look, Why.CHECK)
+        return StepTarget(
+            (max(left, key=lambda p: p.size_to_compare),), look, Why.CHECK
+        )
     best = pair_of_least_upper_loss(ours)
     goal = functions_at_next_look(order, seen[best]) if best else None
     return StepTarget((best,), goal, Why.MORE) if best and goal else None

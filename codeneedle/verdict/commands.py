@@ -22,7 +22,7 @@ _ELSEWHERE = ("--out", "longer")
 def how_to_decide_phrases(
     verdict: Verdict, result: PairResult, needed: int, kind: UnitKind
 ) -> Iterator[str]:
-    """The command that asks further units, or what would make that possible."""
+    """Yield a phrase: the command that asks for further units, or what allows that."""
     setup = verdict.run.setup
     if kind.noun == "chunks":
         yield (

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from codeneedle.cache_types import Candidate, Pair
 from codeneedle.errors import BadInput
-from codeneedle.models.kv_cache import Caches
+from codeneedle.models.kv_cache import Caches, longest_context_where
 from codeneedle.probes.cell_metrics import caches_of, context_tokens_or_zero
 from codeneedle.records.comparability import PROGRAM, setup_differences
 from codeneedle.records.record import CellRecord, DeviceMemory, ModelFacts, Run, Setup
@@ -46,14 +46,15 @@ class Memory:
         cache = self.caches.cache_bytes_at(context, pair) if self.caches else None
         return self.fixed_bytes + cache if cache and self.weights else math.nan
 
-    def longest_fitting_context(self, most: int, pair: Pair) -> int:
-        """The most tokens that fit into so many bytes with *pair*; 0 if none do."""
-        if self.caches is None or most <= self.fixed_bytes:
-            return 0
-        at = self.caches.context
-        cache = self.caches.cache_bytes_at(at, pair)
-        per_token = (cache or 0.0) / at if at else 0.0
-        return int((most - self.fixed_bytes) / per_token) if per_token else 0
+    def longest_fitting_context(self, most: int, pair: Pair, *, at: int) -> int:
+        """
+        The longest context that fits into *most* bytes with *pair*, in tokens.
+
+        At most *at*; 0 if none fits, or sizes are unknown.
+        """
+        return longest_context_where(
+            lambda context: self.total_bytes(context, pair) <= most, most=at
+        )
 
 
 def memory_of(run: Run, pair: Pair | None = None) -> Memory:
@@ -206,16 +207,17 @@ class Candidates:
         )
 
     def larger_than_eligible(self) -> Iterator[Candidate]:
-        """Those of the grid that are larger than all that may be measured."""
+        """Those of the grid larger than all eligible ones; none without an order."""
         order = stored_asking_order(self.run.setup)
         if order is None:
             return
         sizes = (
-            self.candidate_of_pair(pair).size_by_types for pair in order.eligible_pairs
+            self.candidate_of_pair(pair).size_to_compare
+            for pair in order.eligible_pairs
         )
         known, most = {*self.eligible_or_measured()}, max(sizes, default=0.0)
         for candidate in map(self.candidate_of_pair, self.run.setup.grid):
-            if candidate not in known and candidate.size_by_types > most:
+            if candidate not in known and candidate.size_to_compare > most:
                 yield candidate
 
 
@@ -267,7 +269,7 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
 
 def refuse_different_scales(runs: Sequence[Run]) -> None:
     """
-    Stop at *runs* whose losses do not stand on one scale.
+    Stop at *runs* whose losses do not stand on one scale, and at fewer than two.
 
     Raises:
         BadInput: With the first two of them, and the reason.

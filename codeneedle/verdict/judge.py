@@ -107,8 +107,8 @@ class PairResult:
         return not (self.lacking or self.failed)
 
     @property
-    def in_kernel(self) -> bool:
-        """True if its attention ran in a kernel, as far as is known."""
+    def ran_as_usual(self) -> bool:
+        """Whether its attention `is_usual`, as far as is known."""
         return self.attention is None or self.attention.is_usual
 
     @property
@@ -243,7 +243,7 @@ class Verdict:
         )
 
     def kv_bytes(self, pair: Pair, context: int) -> float | None:
-        """Size of the KV cache of *pair* at *context* tokens; None if unknown."""
+        """Bytes of the KV cache of *pair* at *context* tokens; None if no log tells."""
         return _kv_bytes_at(pair, self.run.records, context)
 
     @property
@@ -300,7 +300,7 @@ class Verdict:
     def may_have_pair_in_kernel(self) -> bool:
         """False if attention of every pair with numbers ran in no kernel."""
         measured = [result for result in self.results if not result.trouble]
-        return any(each.in_kernel for each in measured) or not measured
+        return any(each.ran_as_usual for each in measured) or not measured
 
     @property
     def worth_compiling(self) -> tuple[Pair, ...]:
@@ -310,7 +310,7 @@ class Verdict:
         return tuple(
             result.pair
             for result in sorted(self.compared_results, key=relative_cache_size)
-            if not result.in_kernel and result.decision is Decision.WITHIN
+            if not result.ran_as_usual and result.decision is Decision.WITHIN
             if relative_cache_size(result) < most
         )
 
@@ -348,7 +348,8 @@ class Verdict:
         """
         Pairs of a sweep that decides which were not measured, as a finer one is beyond.
 
-        With that one. They have no numbers, and are never set.
+        Each with that one; of candidates for a limited memory, with one that is taken
+        to lose no more. They have no numbers, and are never set.
         """
         order = order_of(self.run)
         if order is None:
@@ -370,14 +371,14 @@ class Verdict:
         most, own = self.limits.max_memory_bytes, self.reference
         if own is None or not own.weights or not most:
             return False
-        return own.size_by_types <= most
+        return own.size_to_compare <= most
 
     @property
     def fitting_candidates(self) -> tuple[Pair, ...]:
         """
-        The candidates that fit into a limited memory, the reference not there.
+        The candidates that fit into a limited memory, the reference not among them.
 
-        None of them if that fits, too.
+        Empty if that fits, too, without a limit, and of a run of one file of weights.
         """
         most, order = self.limits.max_memory_bytes, order_of(self.run)
         every = order.eligible_pairs if isinstance(order, JointOrder) and most else ()
@@ -386,7 +387,7 @@ class Verdict:
         return tuple(
             pair
             for pair in every
-            if pair != self.reference and pair.size_by_types <= (most or 0)
+            if pair != self.reference and pair.size_to_compare <= (most or 0)
         )
 
     @property
@@ -401,11 +402,11 @@ class Verdict:
         if not isinstance(order, JointOrder) or self.has_fitting_reference:
             return ()
         if most:
-            pairs = [each for each in order.too_large if each.size_by_types <= most]
+            pairs = [each for each in order.too_large if each.size_to_compare <= most]
         else:
             best = self.chosen or self.reference
-            below = best.size_by_types if best else math.inf
-            pairs = [each for each in order.too_large if each.size_by_types < below]
+            below = best.size_to_compare if best else math.inf
+            pairs = [each for each in order.too_large if each.size_to_compare < below]
         decisions = {e.pair: e.decision for e in self.compared_results if e.decision}
         covered = (
             unmeasured_dominated_pairs(pairs, self.loss_bounds)
@@ -429,9 +430,9 @@ class Verdict:
         order, own = order_of(self.run), self.reference
         known = {own, *self.inferred_pairs, *(result.pair for result in self.results)}
         pairs = order.eligible_pairs if order else self.run.setup.grid
-        most = own.size_by_types if own else math.inf
+        most = own.size_to_compare if own else math.inf
         return tuple(
-            pair for pair in pairs if pair not in known and pair.size_by_types < most
+            pair for pair in pairs if pair not in known and pair.size_to_compare < most
         )
 
     @property
@@ -447,7 +448,8 @@ class Verdict:
         return tuple(
             result.pair
             for result in self.compared_results
-            if result.in_kernel >= own.in_kernel and finer_axes(result.pair, own.pair)
+            if result.ran_as_usual >= own.ran_as_usual
+            and finer_axes(result.pair, own.pair)
         )
 
     def result(self, pair: Pair) -> PairResult | None:
@@ -520,7 +522,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
         run=run,
         limits=limits,
         reference=reference,
-        results=tuple(_results(run, entering, reference, limits, lost)),
+        results=tuple(_pair_results(run, entering, reference, limits, lost)),
         silent=silent,
         repeats={
             name: (each.loss.kind, each.noise.repeated)
@@ -546,7 +548,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
         ),
     )
     best = _pair_to_set(verdict, verdict.results)
-    here = [result for result in verdict.results if result.in_kernel]
+    here = [result for result in verdict.results if result.ran_as_usual]
     chosen = best if verdict.may_have_pair_in_kernel else None
     if best and not any(each.pair == best for each in here):
         chosen = _pair_to_set(verdict, here)
@@ -554,14 +556,23 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
     return replace(verdict, chosen=chosen)
 
 
-def _results(
+def _pair_results(
     run: Run,
     measured: Sequence[MetricUnits],
     reference: Pair,
     limits: Limits,
     lost: Sequence[LostFrom],
 ) -> Iterator[PairResult]:
-    """The result of each pair with a record, most precise first."""
+    """
+    The result of each pair with a record, most precise first, with its decision.
+
+    Args:
+        run: With the records of all probes.
+        measured: The metrics that enter the verdict.
+        reference: The pair that the others are compared with.
+        limits: Losses that the user accepts.
+        lost: Lengths from which on pairs lose the answers to a task.
+    """
     records = list(run.records)
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
@@ -599,7 +610,7 @@ def _results(
 def _with_decision(
     result: PairResult, measured: Sequence[MetricUnits], lost: Sequence[LostFrom]
 ) -> PairResult:
-    """*result* with its decision by all metrics, and the metrics that it lacks."""
+    """*result* with its decision by metrics and *lost* lengths, and what it lacks."""
     deciding = _deciding_metrics(measured)
     rows = _with_lost_lengths(result.metric_results, lost)
     names = {row.metric.name for row in rows}
@@ -662,7 +673,7 @@ def _decision_of(
 def _with_lost_lengths(
     rows: Sequence[MetricResult], lost: Sequence[LostFrom]
 ) -> list[MetricResult]:
-    """*rows* of a pair; that of lost texts is beyond if lengths are *lost*."""
+    """*rows* of a pair; that of texts is beyond, with its doubts, if any is *lost*."""
     doubts = tuple(
         Remark(
             RemarkKind.LENGTHS,
@@ -699,7 +710,7 @@ def _attention_and_evidence(
     In no kernel if that is so of any probe.
     """
     told = [r for r in records if r.pair == pair and r.has_numbers and r.attention]
-    told.sort(key=lambda record: record.in_kernel)
+    told.sort(key=lambda record: record.ran_as_usual)
     first = told[0] if told else None
     return (
         (first.attention, first.effective.attention_evidence) if first else (None, "")
@@ -730,7 +741,7 @@ def _effective_at_longest(
 
 
 def _writing_speeds(run: Run) -> dict[Pair, float]:
-    """Tokens per second of writing, by pair."""
+    """Tokens per second of writing, by pair, of those whose speed is ranked."""
     return {
         cell.pair: cell.value
         for probe in PROBES.values()
@@ -808,7 +819,7 @@ def relative_cache_size(result: PairResult) -> float:
     """
     if result.memory is not None:
         return result.memory
-    return result.pair.size_by_types
+    return result.pair.size_to_compare
 
 
 def pareto_front_with_chosen_pair(verdict: Verdict) -> list[PairResult]:

@@ -85,7 +85,7 @@ def _right_shares(answers: Iterable[ScoredAnswer]) -> dict[tuple[str, int], Text
 
 
 def _is_length_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool:
-    """True if more than *limit* of the texts of one length have fewer right answers."""
+    """True if surely more than *limit* of *texts* are less right than *reference*."""
     both = [name for name in reference if name in texts]
     lost = sum(texts[name] < reference[name] for name in both)
     return (

@@ -43,7 +43,7 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
 
 
 def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
-    """``loses 0.1 % of recall, at most 0.3 %``."""
+    """``loses 0.1 % of recall, at most 0.3 %``; ``shows no loss of recall``."""
     loss, most = (
         amount_phrase(limits, row, row.bounds.mean),
         _at_most_phrase(limits, row),
@@ -91,7 +91,7 @@ def _at_most_phrase(limits: Limits, row: MetricResult, *, verb: str = "") -> str
 
 
 def amount_phrase(limits: Limits, row: MetricResult, value: float) -> str:
-    """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
+    """A loss as reports show it: ``0.9 %``, ``0.0120 nats``; ``-`` if not finite."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
     return limits.loss_amount_text(row.kind, value)
@@ -129,7 +129,7 @@ def decision_phrase(result: PairResult, row: MetricResult) -> str:
 
 
 def why_open_phrase(result: PairResult, row: MetricResult) -> str:
-    """Why a pair is open: of several kinds of reasons, the one that applies."""
+    """Why a pair is open, by the first reason that applies; empty if none does."""
     needed, noun = row.units_to_decide, row.metric.unit_noun
     is_change = row.kind is LossKind.CHANGE
     reasons = (

@@ -216,7 +216,7 @@ class MetricUnits:
 
     @property
     def reference_units(self) -> Units:
-        """The units of the reference."""
+        """The units of the reference; empty without one."""
         return self.units[self.reference] if self.reference else {}
 
     @property
@@ -225,7 +225,7 @@ class MetricUnits:
         return self.records[cast("Pair", self.reference)]
 
     def _reference_units_for(self, pair: Pair) -> Units:
-        """Units of the reference with attention where that of *pair* ran."""
+        """Units of the reference with attention where *pair* had it, if measured so."""
         is_there = self.records[pair].attention is Attention.CPU
         return (self.noise.on_cpu if is_there else {}) or self.reference_units
 
@@ -564,7 +564,7 @@ class MetricUnits:
             yield Remark(RemarkKind.UNMEASURED, text, (reference.pair,))
 
     def _missing_and_asked(self, pair: Pair) -> tuple[int, int]:
-        """Number of units that one of the two has no score of, and of all asked."""
+        """Numbers of units that *pair* or the reference lacks, and of all asked."""
         if self.loss.units is None:
             return 0, 0
         ours, theirs = self.records[pair], self._record_of_reference
@@ -578,7 +578,7 @@ class MetricUnits:
 
 
 def _with_reference_doubt(row: MetricResult, text: str, pair: Pair) -> MetricResult:
-    """*row* beside a reference that is in doubt: its loss may be larger."""
+    """*row*, made open by *text*, a doubt about the reference, unless it is beyond."""
     if row.decision is Decision.BEYOND:
         return row
     doubt = Remark(RemarkKind.DOUBTED_REFERENCE, text, (pair,))
@@ -624,7 +624,11 @@ def _too_few_phrase(flips: int, units: int, needed: int | None) -> str:
 
 
 def metrics_by_unit(run: Run) -> list[MetricUnits]:
-    """The metrics that have a loss and values; graded ones first."""
+    """
+    The metrics of *run* that have a loss and values; those of right tokens first.
+
+    Of several files of weights, only those with one scale and the finest reference.
+    """
     measured = []
     order, is_joint = order_of_deciding_sweep(run), isinstance(run, JointRun)
     for probe in PROBES.values():
@@ -705,7 +709,7 @@ def _metrics_with_finest_reference(
 
 
 def why_little_to_lose(loss: Loss, record: CellRecord, setup: Setup) -> str:
-    """Why nothing can be lost beside the reference of *record*; empty if it can."""
+    """Why a reference with this *record* has little to lose; empty if it has more."""
     able = loss.able(record, setup)
     if able < ABLE:
         reason = loss.right.format(able=f"{able:.0%}", pair=record.pair)

@@ -208,7 +208,7 @@ def _expected_step_s(
     goals: Mapping[Pair, int],
     known: Mapping[Pair, int],
 ) -> float:
-    """Seconds of a step, by what the pair itself has taken, or the latest of all."""
+    """Seconds of a step, by cells of its pairs, else the latest; NaN if unknown."""
     records = {(r.pair, r.probe): r for r in verdict.run.records if r.has_numbers}
     latest = {r.probe: r for r in sorted(records.values(), key=lambda r: r.started)}
     total = 0.0

@@ -249,7 +249,7 @@ def _remarks_on_kernels(
         )
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
-    elsewhere = [result for result in verdict.results if not result.in_kernel]
+    elsewhere = [result for result in verdict.results if not result.ran_as_usual]
     attentions = dict.fromkeys(e.attention for e in elsewhere if e.attention)
     if attentions:
         told = "; ".join(f"{ran.mark}: {_ATTENTION[ran]}" for ran in attentions)
@@ -269,9 +269,9 @@ def _build_option_phrase(
     verdict: Verdict, worth: Sequence[Pair], pair_flags: PairFlags | None
 ) -> str:
     """
-    `` (a build with OPTION)``, with kernels for *worth* and the pairs that have one.
+    `` (a build with OPTION)``, which adds kernels for *worth* and keeps the others.
 
-    Empty where none of *worth* lacks but a build, or the engine tells no option.
+    Empty if a build would help none of *worth*, or the engine names no option.
     """
     every = [result for result in verdict.results if not result.trouble]
     is_cured = any(
@@ -281,12 +281,12 @@ def _build_option_phrase(
     )
     if not (is_cured and pair_flags and pair_flags.compiles):
         return ""
-    pairs = [each.pair for each in every if each.in_kernel or each.pair in worth]
+    pairs = [each.pair for each in every if each.ran_as_usual or each.pair in worth]
     return f" (a build with {pair_flags.compiles(pairs)})"
 
 
 def _remarks_on_crosschecks(verdict: Verdict) -> Iterator[Remark]:
-    """Whether right tokens that were forced agree with those that were read."""
+    """Whether forced right tokens agree with read ones, or the check is to be made."""
     for pair, each in verdict.crosschecks.items():
         name, noun = escape_invisible(str(pair)), plural(each.units, "function")
         other, loss = (

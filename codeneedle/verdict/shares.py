@@ -42,7 +42,7 @@ class Union:
 
     @property
     def run(self) -> Run:
-        """The run, with derived statuses."""
+        """The run, with derived statuses; reads the first folder's sweep file."""
         first = self.stores[0]
         setup = functools.reduce(merge_compatible_setups, self.setups)
         run = Run(
@@ -92,6 +92,8 @@ def read_runs_joining_shares(stores: Sequence[Store]) -> list[Run]:
     """
     The runs in *stores*, with derived statuses: shares of one are read as one.
 
+    A folder without a run is left out.
+
     Raises:
         BadInput: See `join_stores`.
         BadSetup: If a setup cannot be read.
@@ -123,6 +125,9 @@ def _add_or_compare_record(joined: Union, store: Store, record: CellRecord) -> b
 
     Of two equal ones, the one with more answers is taken; an interrupted one is kept
     only as a gap, where no other is.
+
+    Raises:
+        BadInput: If another folder has one with other observations.
     """
     key = key_of(record)
     other = joined.records.get(key)
@@ -192,7 +197,7 @@ def required_setup_of(store: Store) -> Setup:
 
 def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) -> None:
     """
-    Stop at setups that differ.
+    Stop at setups that differ, or their calibrations.
 
     Raises:
         BadInput: Naming the first key and both values.

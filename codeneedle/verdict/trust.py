@@ -330,9 +330,10 @@ def _cells_slower_than_symmetric(
     finished: Sequence[CellRecord], speed: Speed
 ) -> Iterator[tuple[Pair, str]]:
     """
-    Cells that read prompts too slowly beside the fastest symmetric pair, and how slow.
+    Cells that read prompts too slowly beside the fastest symmetric pair, with a phrase.
 
-    Too slowly is below `SLOWEST_SHARE`; nothing without a symmetric pair.
+    Too slowly is below `SLOWEST_SHARE`. Cells on the CPU alone are left out; nothing
+    without a symmetric pair.
     """
     # Of those whose KV cache may be on an accelerator.
     on_device = (each for each in finished if set(each.effective.devices) != {"CPU"})
@@ -454,7 +455,7 @@ def _replies_differ(one: CacheEvidence, other: CacheEvidence) -> bool:
 
 
 def _has_less_memory_growth(one: CacheEvidence, reference: CacheEvidence) -> bool:
-    """Whether its memory grows less with the context than that of the reference."""
+    """Whether memory of *one* surely grows less with the context than *reference*'s."""
     ours, theirs = one.bytes_per_token, reference.bytes_per_token
     if ours is None or theirs is None:
         return False
@@ -466,7 +467,7 @@ def _has_less_memory_growth(one: CacheEvidence, reference: CacheEvidence) -> boo
 
 
 def _noise_of_replies(evidence: CacheEvidence) -> float:
-    """The largest distance of two replies to the same text."""
+    """The largest distance of two replies to one text; infinite without two."""
     pairs = itertools.combinations(evidence.fingerprints, 2)
     return max(
         (_logprob_distance(one, other) for one, other in pairs), default=math.inf

@@ -25,7 +25,8 @@ wanted:
     most=N              end each reply after N tokens
     counts=X            tell X as each count of tokens: -3, 1e400, null
     no-usage            tell no counts of tokens
-    no-models           list no models
+    no-models           have no list of models
+    none-listed         list none
     models=N            list N million models without names
     echoes=N            answer N million empty echoes
     says-key            say the key that a request has
@@ -218,7 +219,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models" and "no-models" not in self.faults:
             own = self.faults.get("serves", MODEL)
             name = "another" if "other-model" in self.faults else own
-            self.answer(200, {"object": "list", "data": [{"id": name}]})
+            listed = [] if "none-listed" in self.faults else [{"id": name}]
+            self.answer(200, {"object": "list", "data": listed})
         else:
             self.refuse(404, "Not Found")
 

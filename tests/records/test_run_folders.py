@@ -286,8 +286,8 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store
     (tmp_path / "setup.json").write_text("{")
 
     assert None is store.read_intact_setup()
-    assert tmp_path / "setup.json.damaged" == store.set_damaged_setup_aside()
-    assert None is store.set_damaged_setup_aside()
+    assert [tmp_path / "setup.json.damaged"] == store.set_damaged_setup_aside()
+    assert [] == store.set_damaged_setup_aside()
     with pytest.raises(BadInput, match="holds records"):
         store.check_and_store_setup(replace(SETUP, seed=7))
     store.check_and_store_setup(SETUP)

@@ -1,5 +1,6 @@
 """Several files of weights are judged as one run of candidates."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -139,7 +140,7 @@ class TestJudging:
     def test_what_was_too_large_is_named_where_it_fits_now(self, spare, fits):
         joined = join_runs(partly_measured(), AT)
         (large,) = joined.order.too_large
-        most = int(large.size_by_types) + spare
+        most = int(large.size_to_compare) + spare
 
         found = judge(joined, Limits(max_memory_bytes=most, at=AT))
 
@@ -329,15 +330,25 @@ class TestMemory:
         )
         assert memory.fixed_bytes >= run.setup.weights.size_bytes
 
-    def test_what_fits_is_the_context_that_fills_the_rest(self):
+    @pytest.mark.parametrize("window", [None, 1024])
+    def test_what_fits_is_the_longest_context_whose_cache_does(self, window):
+        """A sliding window that is full no longer grows."""
         memory, pair = memory_of(three_runs()[0]), Pair.parse(FULL)
+        (buffer,) = memory.caches.buffers
+        buffers = (buffer, replace(buffer, cells=window)) if window else (buffer,)
+        memory = replace(memory, caches=replace(memory.caches, buffers=buffers))
 
-        context = memory.longest_fitting_context(
-            int(memory.total_bytes(AT, pair)), pair
-        )
+        for context in (256, 512, 2048, AT):
+            most = math.ceil(memory.total_bytes(context, pair))
+            longest = memory.longest_fitting_context(most, pair, at=AT)
+            less = memory.longest_fitting_context(most - 2, pair, at=AT)
+            assert (context, context - 256) == (longest, less)
+        assert 0 == memory.longest_fitting_context(memory.fixed_bytes, pair, at=AT)
 
-        assert AT == pytest.approx(context, rel=0.01)
-        assert 0 == memory.longest_fitting_context(memory.fixed_bytes, pair)
+    def test_nothing_is_known_to_fit_without_the_size_of_a_cache(self):
+        memory = replace(memory_of(three_runs()[0]), caches=None)
+
+        assert 0 == memory.longest_fitting_context(10**12, Pair.parse(FULL), at=AT)
 
 
 class TestWhatIsNoQuestion:

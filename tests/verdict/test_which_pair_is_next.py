@@ -463,7 +463,7 @@ def test_while_nothing_is_within_pairs_smaller_than_the_reference_are_asked(
     ],
 )
 def test_the_size_of_a_pair_is_that_of_its_bits_beside_sixteen(name, size):
-    assert size == pair(name).size_by_types
+    assert size == pair(name).size_to_compare
 
 
 def test_a_pair_settles_itself_whichever_way_it_comes_out():

@@ -156,7 +156,7 @@ class Grammar:
         self, root: "tree_sitter.Node", lines: Sequence[str]
     ) -> Iterator[Function]:
         """
-        Functions below *root* with qualified names, in order of their beginnings.
+        Functions with intact bodies below *root*, in order of their beginnings.
 
         Without those nested deeper than `MAX_DEPTH`, or on lines beyond `LONGEST_LINE`.
         """
@@ -239,7 +239,7 @@ class Grammar:
         )
 
     def _first_signature_row(self, holder: "tree_sitter.Node") -> int:
-        """Row, from 0, of what is not `apart` of *holder*."""
+        """Row, from 0, of the first part of *holder* that is no comment nor `apart`."""
         apart = {*self.apart, *COMMENTS}
         for child in holder.children:
             parts = child.children if child.type in _LISTS_OF_MODIFIERS else [child]

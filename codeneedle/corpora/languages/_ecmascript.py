@@ -45,7 +45,7 @@ def javascript_grammar(language: str, *, otherwise: Grammar) -> Grammar:
 
 
 def typescript_grammar(language: str, entry: str) -> Grammar:
-    """The grammar of a *language* with types, whose functions are the same."""
+    """The grammar of a *language* with types: functions as in `javascript_grammar`."""
     return Grammar(
         language=language,
         package="tree_sitter_typescript",

@@ -13,7 +13,7 @@ COMMENT = "// {}"
 
 
 def _qualified_name(name: "tree_sitter.Node") -> str:
-    """``Type.Method``, whatever the receiver: ``(s *Type[T])``; the name without."""
+    """``Type.Method`` of a receiver such as ``(s *Type[T])``; without, the name."""
     method = name.parent
     receiver = method.child_by_field_name("receiver") if method else None
     if receiver is None:

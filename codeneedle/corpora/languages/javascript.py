@@ -45,7 +45,12 @@ _ESPRIMA_FAILS = (
 
 
 def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
-    """The functions of *text* that esprima does not find, as a phrase; may be empty."""
+    """
+    The *known* functions of *text* that esprima does not find, as a phrase.
+
+    Why it cannot tell where *text* is too long or unreadable to it; empty if it finds
+    all of them.
+    """
     if len(text) > MAX_CHECKED_CHARACTERS:
         return f"more than {MAX_CHECKED_CHARACTERS:,} characters, too long for esprima"
     # Imported here: it builds tables of all characters, which takes a second.
@@ -58,7 +63,7 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
         said = one_line(str(error))
         return f"esprima, which knows ES2017 without types, cannot read it: {said}"
-    seen = set(_body_line_ranges(root, text))
+    seen = set(_brace_line_ranges(root, text))
     unseen = [function for function in known if _brace_lines(function) not in seen]
     named = ", ".join(f"{function.name} (line {function.line})" for function in unseen)
     return f"to esprima, no function: {named}" if unseen else ""
@@ -69,8 +74,8 @@ def _brace_lines(function: Function) -> tuple[int, int]:
     return function.line + function.signature.count("\n"), function.last_line_number
 
 
-def _body_line_ranges(root: Any, text: str) -> Iterator[tuple[int, int]]:
-    """Begin and end of the body of each function that esprima finds."""
+def _brace_line_ranges(root: Any, text: str) -> Iterator[tuple[int, int]]:
+    """The lines of the braces around each function's body, from 1, by esprima."""
     # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
     # and U+2029 end a line; to an editor they do not.
     ends = [match.start() for match in re.finditer("\n", text)]

@@ -147,7 +147,7 @@ def stretches_context(words: Iterable[str]) -> bool:
 
 
 def without_offload(words: Iterable[str]) -> tuple[str, ...]:
-    """*words* for a server that only tokenizes: nothing goes to the accelerator."""
+    """*words* without layers and device, for a server that only tokenizes."""
     return without_arguments(words, OFFLOAD | DEVICE)
 
 
@@ -322,6 +322,8 @@ def threads_should_sleep(model: ModelSpec) -> bool:
     """
     Whether threads that compute with *model* now had better sleep while they wait.
 
+    It may measure for 0.2 s what other programs use.
+
     A thread that spins takes the core of the one that it waits for. SmolLM2 writing
     with two threads on two cores, q8_0/q4_0, in pairs, in tokens per second: spinning
     77 and asleep 29 on an idle machine; 18 to 22 and 36 beside one busy process; 0.8
@@ -444,7 +446,7 @@ def comparison_command(command: Sequence[str]) -> list[str]:
 
 
 def _replace_base_and_drop_text(command: Sequence[str]) -> list[str]:
-    """*command* without what it reads, with the base file of this folder."""
+    """*command* without text, chunks and `_COMPARES`, its base file being `BASE`."""
     words = list(without_arguments(command, {"--file", "--chunks", _COMPARES}))
     if _BASE in words[:-1]:
         words[words.index(_BASE) + 1] = BASE

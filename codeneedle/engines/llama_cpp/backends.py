@@ -75,7 +75,7 @@ def backend_named(name: str) -> Backend:
 
 def backend_cmake_options(backend: Backend | None) -> list[str]:
     """
-    Options of cmake for *backend*; None is CUDA where compiler and GPU are there.
+    Options of cmake for *backend*; of None, CUDA's if compiler and GPU are there.
 
     Raises:
         ToolMissing: If what it is compiled with is not installed.
@@ -109,7 +109,7 @@ def cuda_compiler_if_gpu() -> str | None:
 
 def _nvcc_path() -> str | None:
     """
-    Path of nvcc in the folders that variables name, or usual ones.
+    Path of nvcc: on PATH, else in the folders that variables name, else in usual ones.
 
     None without one.
     """
@@ -166,7 +166,12 @@ def _other_backends_phrase(name: str) -> str:
 
 
 def _ask_hipconfig_for_clang(hipconfig: str) -> Path:
-    """The compiler of ROCm, in the folder that its own program names."""
+    """
+    Path of ROCm's compiler, in the folder that *hipconfig* names.
+
+    Raises:
+        ToolMissing: If it names none.
+    """
     answer = processes.run_for_output([hipconfig, "-l"], timeout_s=ASK_TIMEOUT_S)
     folder = answer.stdout.strip()
     if answer.returncode or not folder:

@@ -94,7 +94,12 @@ class BaseFile:
 
     @classmethod
     def of(cls, folder: Path, *, context: int) -> Self:
-        """The base file of *context* tokens, in the run folder *folder*."""
+        """
+        The base file for chunks of *context* tokens, in the run folder *folder*.
+
+        Raises:
+            BadInput: If its own folder there is a link.
+        """
         return cls(refuse_linked_folder(folder / "base") / f"{context}.kld")
 
     @property
@@ -120,7 +125,7 @@ class BaseFile:
 
     @staticmethod
     def fault(path: Path, identity: Identity, *, chunks: int) -> str | None:
-        """What is wrong with the file at *path*, as a phrase; None if nothing."""
+        """What is wrong with header or size of the file at *path*; None if nothing."""
         expected = predicted_bytes(
             vocabulary=identity.vocabulary, chunks=chunks, context=identity.context
         )
@@ -161,7 +166,7 @@ class BaseFile:
 
     def clear_files_for_writing(self) -> None:
         """
-        Remove the file, its note and its draft, before it is written.
+        Make the folder, and remove the file, its note and its draft from it.
 
         Raises:
             OSError: If the disk refuses.
@@ -187,12 +192,12 @@ class Job:
 
     @property
     def pair(self) -> Pair:
-        """Cache types."""
+        """Cache types that it runs with: the reference's to write, else the task's."""
         return self.task.pair if self.text is None else self.task.reference
 
     @property
     def base(self) -> Path:
-        """The base file to write, or to compare with."""
+        """Path of the base file to write, which is its draft, or to compare with."""
         file = BaseFile.of(self.task.folder, context=self.task.context)
         return file.path if self.text is None else file.draft
 
@@ -205,7 +210,7 @@ class Job:
         return ""
 
     def first_nan_token(self) -> int | None:
-        """The first token of what came so far that is NaN; None if none is known."""
+        """Number, from 1, of the first token known to be NaN; None if none is yet."""
         return None
 
     def too_short_error(self, lengths: "Lengths") -> BadInput:
@@ -347,7 +352,7 @@ def write_text_file(folder: Path, text: bytes) -> Path:
 
 @contextlib.contextmanager
 def translating_folder_errors(folder: Path) -> Iterator[None]:
-    """Translate errors of the system in the block, which writes to *folder*."""
+    """Make an `OSError` of the block, which writes to *folder*, a `FolderUnusable`."""
     try:
         yield
     except OSError as error:

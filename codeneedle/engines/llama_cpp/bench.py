@@ -325,7 +325,13 @@ def has_refused_cache_type(output: str) -> bool:
 
 
 def _ask_for_checked_help(bench: Program) -> str:
-    """What *bench* says of its options, with all that are needed."""
+    """
+    What *bench* prints for ``--help``.
+
+    Raises:
+        ToolMissing: If it lacks an option that is needed.
+        MachineError: If it cannot be started, or hangs.
+    """
     answer = processes.run_for_output(
         [*bench.command_words, "--help"], timeout_s=ASK_TIMEOUT_S
     )
@@ -383,7 +389,12 @@ def _printable_row(row: BenchRow) -> BenchRow:
 def _checked_row_of_test(
     rows: list[BenchRow], size: tuple[int, int, int], repetitions: int
 ) -> BenchRow:
-    """The one of *rows* of that *size*; a ValueError if its samples cannot be."""
+    """
+    The one of *rows* that reads, writes and has in its cache *size* tokens.
+
+    Raises:
+        ValueError: If there is none or several, or its samples cannot be.
+    """
     matching = [row for row in rows if (row.n_prompt, row.n_gen, row.n_depth) == size]
     if len(matching) != 1:
         prompt, generated, depth = size

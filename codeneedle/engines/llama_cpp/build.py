@@ -76,7 +76,7 @@ SILENCE_S = 3600.0
 _TAIL_BYTES = 1 << 14
 _QUOTED_LINES = 8
 _STEP = re.compile(r"^\[(\d+)/(\d+)\]", re.MULTILINE)
-"""What ninja prints before each step: steps begun, and their number."""
+"""What ninja prints for each step: steps done, and their number."""
 
 _DROPPED = frozenset(
     {
@@ -215,7 +215,7 @@ class _Steps:
         may_fail: bool = False,
     ) -> bool:
         """
-        Run *argv* to its end, reporting progress from its log.
+        Run *argv* to its end, reporting progress from its log, kept only if it raises.
 
         Args:
             phase: What it does, as a phrase; also names its log.
@@ -294,7 +294,7 @@ def _build_in_draft(
     steps: _Steps, options: Sequence[str], patches: Sequence[Path]
 ) -> Path:
     """
-    A folder inside the draft that holds what is to be kept.
+    Build inside the draft; the folder in it that holds what is to be kept.
 
     What cannot be compiled quickly, or with `SINGLE`, is compiled again as usual.
     """
@@ -477,7 +477,7 @@ def _refuse_without_compiler() -> None:
         install = "xcode-select --install"
         # The commands always exist; without the tools they ask to install them.
         argv = ["/usr/bin/xcode-select", "-p"]
-        if processes.output_of(argv, timeout_s=ASK_TIMEOUT_S).returncode:
+        if processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S).returncode:
             missing.append("C")
     if missing:
         raise ToolMissing(

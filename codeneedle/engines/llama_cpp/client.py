@@ -116,12 +116,14 @@ class Client(Connection):
         """
         State of the server; one that answers with another name is a stranger.
 
-        One that says it is well, and answers a question with 503, is still loading.
+        One that says it is well, and answers a question with 503, is still loading. An
+        error that it answers with is kept in `refusal`.
 
         Args:
             alias: The name that ours was given.
             limit_s: Time limit for each of three questions, in seconds.
         """
+        self.refusal = ""
         try:
             self._ask("GET", "/health", dict, limit_s=limit_s)
             models = self._ask("GET", "/v1/models", dict, limit_s=limit_s)
@@ -300,7 +302,7 @@ class Client(Connection):
 
     def wait_idle(self) -> None:
         """
-        Wait until the server has ended a reply that was cut.
+        Wait until the server has ended a reply that was cut, by asking for one token.
 
         It computes its current batch to the end; and llama-server b11434, told to
         shut down at that moment, hangs in one of forty tries.
@@ -372,13 +374,19 @@ class Client(Connection):
             raise ServerSilent(silence_s=limit_s, known=known) from error
 
     def _force_tokens(
-        self, wanted: NextTokens, **far: int
+        self, wanted: NextTokens, *, before: int, of: int
     ) -> tuple[Reply, list[Token]]:
         """
-        The reply to *wanted*, and the tokens that it has, with what is listed.
+        Have the tokens *wanted* written: the reply, and each token with its candidates.
+
+        Args:
+            wanted: Prompt and tokens.
+            before: For the progress that is told; see `_request_streamed_reply`.
+            of: Likewise.
 
         Raises:
-            ReadOtherwise: If the server read more or fewer tokens than it was sent.
+            ReadOtherwise: If the server read another number of tokens of the prompt
+                than it was sent.
         """
         came: list[Token] = []
 
@@ -394,7 +402,8 @@ class Client(Connection):
             parse_and_collect_event,
             never_enough,
             max_tokens=limit,
-            **far,
+            before=before,
+            of=of,
         )
         if reply.prompt_tokens != len(wanted.before):
             raise ReadOtherwise(read=reply.prompt_tokens, sent=len(wanted.before))

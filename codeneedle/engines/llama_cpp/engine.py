@@ -234,6 +234,7 @@ class LlamaCpp(Engine):
 
     @override
     def refuse_unusable_arguments(self) -> None:
+        """Refuse what is reserved, and a device that is not there or not lent to us."""
         arguments.refuse_reserved(self.model.arguments)
         if self.model.device:
             self._refuse_unknown_device()
@@ -241,6 +242,8 @@ class LlamaCpp(Engine):
     def _refuse_unknown_device(self) -> None:
         """
         Stop at a device that is not there, or not lent to us by a scheduler.
+
+        Nothing is refused where the server names no devices.
 
         Raises:
             BadInput: Naming those that there are.
@@ -257,9 +260,10 @@ class LlamaCpp(Engine):
 
     def _selected_devices(self) -> tuple[str, ...]:
         """
-        What of all devices is left to this engine: of each backend at most one.
+        What ``--devices`` leaves to this engine of all: of each backend at most one.
 
-        A device that is named by an identifier cannot be told from the others.
+        Empty if none is chosen, or it is not there or not lent; all if it is named by
+        an identifier, which cannot be told from the others.
         """
         device, lent, known = (
             self.model.device,
@@ -437,6 +441,7 @@ class LlamaCpp(Engine):
     @property
     @override
     def is_on_accelerator(self) -> bool:
+        """Whether there are devices, and the user's arguments leave the cache there."""
         is_on_host = arguments.keeps_cache_on_host(self.model.arguments)
         return bool(self.identity().devices) and not is_on_host
 
@@ -507,7 +512,7 @@ class LlamaCpp(Engine):
     @contextlib.contextmanager
     def _translating_argument_errors(self, log: Path) -> Iterator[None]:
         """
-        Blame the user's arguments for the end of a server in the block, if it does.
+        Blame the user's arguments, if any, for the end of a server in the block.
 
         Raises:
             BadInput: If its log names one, or it exits with 0.

@@ -76,7 +76,7 @@ class Program:
 
     @property
     def command_words(self) -> tuple[str, ...]:
-        """What its arguments follow."""
+        """The words that start it, in front of its arguments: path and subcommand."""
         return (str(self.path), *self.subcommand.split())
 
     @property
@@ -277,7 +277,7 @@ def list_devices(server: Program) -> tuple[str, ...]:
 
 
 def _ask_system_info_with_retries(server: Program, options: Collection[str]) -> str:
-    """Do `ask_system_info`, up to `INFO_TRIES` times where its line is missing."""
+    """The answer of `ask_system_info`, asked again where it lacks `_INFO`."""
     told = ""
     for _ in range(INFO_TRIES):
         told = ask_system_info(server, options)
@@ -288,9 +288,9 @@ def _ask_system_info_with_retries(server: Program, options: Collection[str]) -> 
 
 def ask_system_info(server: Program, options: Collection[str]) -> str:
     """
-    What *server* says of its backends; empty if it does not.
+    All that *server* prints when it is to load an empty file; empty if it cannot run.
 
-    It tells before it loads a model, and ends at once where that is an empty file.
+    It tells of its backends before it loads a model, and ends at once on this one.
     """
     loudly = ("--verbosity", "4") if "--verbosity" in options else ()
     argv = [*server.command_words, "--model", os.devnull, "--port", "0", *loudly]
@@ -369,7 +369,8 @@ def _tools_of_named_program(path: Path, *, source: str) -> Tools:
     """
     The programs beside the one that *path* names; refused if it is no program.
 
-    A bare name is looked for on PATH first.
+    A bare name is looked for on PATH first; one with its subcommand, ``llama serve``,
+    is taken, too.
     """
     path = expand_home(path)
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):
@@ -393,7 +394,12 @@ def _tools_of_named_program(path: Path, *, source: str) -> Tools:
 
 
 def _why_no_program(path: Path) -> str:
-    """Why *path* cannot be started, as a phrase; empty if it can."""
+    """
+    Why *path* cannot be started, as a phrase; empty if it can.
+
+    Raises:
+        SystemRefuses: If a folder that leads to it must not be read.
+    """
     if path.is_dir():
         return "is a folder"
     if not exists(path):
@@ -439,7 +445,7 @@ def _subcommand_program(single: Path, name: str) -> Program:
 @functools.cache
 def _has_subcommand(single: Path, name: str) -> bool:
     """
-    Whether *single*, a program of the name ``llama``, has *name* as a part.
+    Whether *single*, a program named ``llama``, has *name* as a part; it is asked once.
 
     Other programs are called ``llama``, too, and a build may lack a part.
     """
@@ -471,7 +477,12 @@ def _is_program(path: Path) -> bool:
 
 
 def _ask_server(server: Program, question: str) -> str:
-    """What *server* answers *question*, stdout then stderr; refused if it fails."""
+    """
+    What *server* prints for the option *question*: stdout, then stderr.
+
+    Raises:
+        ToolFailed: If a signal ends it, it hangs, or it fails with nothing on stdout.
+    """
     argv = [*server.command_words, question]
     child = processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S)
     text = child.stdout + child.stderr

@@ -67,7 +67,7 @@ def server_arguments(launch: Launch) -> list[str]:
 
 
 def command_lines(launch: Launch) -> list[str]:
-    """The command, and comments that say it for launchers."""
+    """The command line, with its variables; comments name the pair to launchers."""
     return [
         command_line_with_variables(
             launch.environment, ["llama-server", *server_arguments(launch)]
@@ -89,7 +89,7 @@ def environment_variables(launch: Launch) -> dict[str, str]:
 
 def environment_lines(launch: Launch) -> list[str]:
     """
-    Variables, a line each; comments name the arguments, and say it for launchers.
+    Variables, a line each; comments name the arguments, and the pair to launchers.
 
     Arguments are no variables here: which of them have one depends on the build.
     """
@@ -104,6 +104,8 @@ def environment_lines(launch: Launch) -> list[str]:
 def preset_lines(launch: Launch) -> list[str]:
     """
     A section of the file of presets of ``--models-preset`` (``docs/preset.md``).
+
+    Comments in front of it name the variables that it needs.
 
     Raises:
         NothingToShow: If its layout cannot say an argument: it knows no quotes.
@@ -131,7 +133,11 @@ def preset_lines(launch: Launch) -> list[str]:
 
 
 def _preset_row(name: str, values: Sequence[str]) -> tuple[str, str]:
-    """A row of a preset: ``true`` without a value; further values make it unsayable."""
+    """
+    Key and value of a preset's row: ``true`` without a value.
+
+    With several values the key has a blank, which `preset_lines` refuses.
+    """
     # Two values are "not supported yet" (``common_preset::to_args``).
     if len(values) > 1:
         return f"{name.lstrip('-')} {values[0]}", " ".join(values[1:])

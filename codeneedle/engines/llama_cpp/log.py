@@ -103,7 +103,7 @@ def last_lines(log_text: str) -> tuple[str, ...]:
 
 
 def cleaned_lines(log_text: str) -> Iterator[str]:
-    """The lines that are not blank, printable and without their time stamps."""
+    """The beginnings of lines that are not blank: printable, without time stamps."""
     for shown in map(printable_line_beginning, log_text.splitlines()):
         if shown and not shown.isspace():
             yield _PREFIX.sub("", shown)
@@ -240,7 +240,7 @@ def _lines_of_first_context(everything: Iterable[str]) -> Iterator[str]:
 
 
 def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
-    """The caches; a type that is not that of all values, *lazily*, says so."""
+    """The KV caches; if quantized *lazily*, q8_0 is called ``q8_0, f16 at first``."""
     names = {"q8_0": "q8_0, f16 at first"} if lazily else {}
     for line in lines:
         match = _KV.search(line)
@@ -282,21 +282,21 @@ def _compute_mib(lines: Iterable[str]) -> float | None:
 
 
 def _device_memory(
-    everything: Iterable[str], model: Iterable[str]
+    everything: Iterable[str], first_context: Iterable[str]
 ) -> Iterator[DeviceMemory]:
     """
     The buffers of each device, in bytes.
 
     Those of the weights add up, as a split model has several; those of the graph are
-    stated again when it is reserved again. A draft model's are left out, but for
-    weights.
+    stated again when it is reserved again. A draft model's, behind the lines of the
+    *first_context*, are left out, but for weights.
     """
     sizes: dict[str, dict[str, float]] = {}
     of_model = (
         buffer for buffer in _device_kind_and_mib(everything) if buffer[1] == "model"
     )
     of_context = (
-        buffer for buffer in _device_kind_and_mib(model) if buffer[1] != "model"
+        buffer for buffer in _device_kind_and_mib(first_context) if buffer[1] != "model"
     )
     for device, kind, mib in (*of_model, *of_context):
         of_device = sizes.setdefault(device, {})
@@ -327,7 +327,7 @@ def _recurrent_bytes(lines: Iterable[str]) -> Iterator[int]:
 
 
 def _attention_fields(lines: Sequence[str]) -> dict[str, Any]:
-    """The fields of `Effective` on attention, if a line tells."""
+    """The fields of `Effective` on attention that a line tells; empty if none does."""
     for attention, sign in _ATTENTION:
         for line in lines:
             if sign.search(line):

@@ -284,6 +284,9 @@ class Perplexity(BaseFileTool):
         It runs again, too, if its log lacks the perplexity that *is_estimated*: that of
         rows is another one, where right tokens are beyond what they hold. It may be
         missing after all.
+
+        Raises:
+            CellError: If it fails, or its rows do not come whole.
         """
         from codeneedle.engines.llama_cpp import reading
 
@@ -324,13 +327,13 @@ class Perplexity(BaseFileTool):
         ]
 
     def _batch_size(self, context: int) -> int:
-        """Tokens per batch of a chunk: the user's number, if it is less than others."""
+        """Tokens per batch: the user's number, else `BATCH`; at most *context*."""
         chosen = last_value(self.arguments, _BATCH_SIZE)
         return min(context, int(chosen) if chosen.isdecimal() else BATCH)
 
     def refuse_mismatch(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
         """
-        Stop at cache types, or a context, that differ from what *job* asked for.
+        Stop where cache types, or other settings, differ from what *job* asked for.
 
         Args:
             job: What was to run.
@@ -356,7 +359,14 @@ class Perplexity(BaseFileTool):
     def _rerun_until_log_complete(
         self, job: Job, note: Notify, progress: Progress
     ) -> tuple[str, int]:
-        """The log of *job*, and how often it ran again as the end of it was missing."""
+        """
+        The log of *job*, and how often it ran again as the end of it was missing.
+
+        It may be missing after all.
+
+        Raises:
+            CellError: If it fails.
+        """
 
         def most_retries(log_text: str) -> int:
             has_begun = announced_chunks_and_context(log_text) is not None
@@ -392,7 +402,7 @@ class Perplexity(BaseFileTool):
         silence_limit = job.task.silence_limit
         silence_s, known = silence_limit.limit_and_cause(SILENCE_S)
 
-        def check_growing_log() -> None:
+        def check_log_and_report_progress() -> None:
             silence_limit.note_event()
             log_text = read_log(job.log)
             self.refuse_mismatch(job, log_text, is_over=False)
@@ -406,7 +416,7 @@ class Perplexity(BaseFileTool):
             argv,
             env=env,
             log=job.log,
-            grown=check_growing_log,
+            grown=check_log_and_report_progress,
             written=job.written_bytes,
             silence_s=silence_s,
             # A base file is larger than any log.
@@ -547,6 +557,7 @@ def _exit_error(job: Job, log_text: str, *, returncode: int) -> CellError:
 
 
 def _silence_error(job: Job, silence_s: float, known: str) -> CellError:
+    """The error for a silence beyond a limit that follows from what is *known*."""
     return silence_error(
         PERPLEXITY,
         silence_s,
@@ -594,7 +605,14 @@ def _unreadable_rows_error(job: Job, fault: str, log_text: str) -> CellError:
 
 
 def _incomplete_error(job: Job, log_text: str, *, lacking: str = "") -> CellError:
-    """The error for a tool that exits with 0 without a complete result."""
+    """
+    The error for a tool that exits with 0 without a complete result.
+
+    Args:
+        job: What it ran.
+        log_text: Its log.
+        lacking: What is wrong with its rows; empty if its statistics are missing.
+    """
     trouble = logs.find_trouble(log_text)
     silent = CUT_OFF if is_log_cut_off(log_text) else "it does not say why"
     reason = find_error_line(log_text) or (

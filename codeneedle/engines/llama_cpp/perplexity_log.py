@@ -22,7 +22,8 @@ def first_nan_token_in_log(log_text: str) -> int | None:
     """
     From which token of its text on the tool computes NaN; None if it does not.
 
-    It is the first scored one of the first chunk that has NaN; 0 if no chunk tells.
+    It is the first scored one of the first chunk that has NaN, counted from 1; 0 if no
+    chunk tells.
     """
     chunks = [
         int(number) for number, told in _WRITTEN.findall(log_text) if _is_nan(told)
@@ -30,7 +31,7 @@ def first_nan_token_in_log(log_text: str) -> int | None:
     announced = announced_chunks_and_context(log_text)
     if chunks and announced is not None:
         at = announced.context
-        return (min(chunks) - 1) * at + at // 2 + 1
+        return (min(chunks) - 1) * at + at // 2 + 2
     final = filter(None, map(_FINAL.fullmatch, _right_stripped_lines(log_text)))
     is_final = any(_is_nan(match["value"]) for match in final)
     return 0 if chunks or is_final else None
@@ -85,7 +86,7 @@ def find_error_line(log_text: str) -> str | None:
 
 
 def lengths_if_text_too_short(log_text: str) -> Lengths | None:
-    """How many tokens the text lacks, if the tool says so; else None."""
+    """Tokens that the text has and needs, if the tool says it is too short; or None."""
     needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
     if needed is None or present is None:
         return None
@@ -118,7 +119,7 @@ def _right_stripped_lines(log_text: str) -> Iterator[str]:
 
 
 def _parse_estimate(value: str, error: str | None) -> Estimate:
-    """A number with its error; None for one that is not finite."""
+    """A number, maybe NaN, with its error: None if that is untold or not finite."""
     # A tiny number is printed with a sign: -0.000000.
     number = float(value) + 0.0
     spread = math.nan if error is None else float(error)

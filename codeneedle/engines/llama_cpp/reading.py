@@ -112,14 +112,18 @@ class RowStream(ABC):
 
     @abstractmethod
     def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
-        """What is wrong with a header and the numbers of all tokens, or empty."""
+        """What is wrong with the *stated* header or the *ids* of the text; or empty."""
 
     @abstractmethod
     def process_row(self, number: int, stored: Stored) -> None:
         """Look at the row of that *number*, from 0, as it is *stored*."""
 
     def note_row_fault(self, stored: Stored, place: int) -> bool:
-        """Whether the row of the token at *place* is none: sets `fault`, `nan_from`."""
+        """
+        Whether the row of the token at *place* is no distribution.
+
+        If so, set `fault`, and `nan_from` where it is NaN.
+        """
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         if math.isnan(scale) or math.isnan(low):
             self.nan_from = place + 1
@@ -157,7 +161,7 @@ class RowStream(ABC):
         return self.fault or f"it ended after {rows}{over}"
 
     def feed_bytes(self, data: bytes) -> None:
-        """Take the next bytes of the file; without effect once it has a fault."""
+        """Take the next bytes of the file; once it has a `fault`, only count them."""
         self.taken += len(data)
         self._rest += data
         while part := self._pop_header_or_row():
@@ -220,6 +224,7 @@ class Rows(RowStream):
     @property
     @override
     def is_whole(self) -> bool:
+        """Whether the file is whole, and each wanted token has its score."""
         return self.has_all_rows and not self.fault and not self._places_without_score
 
     @property
@@ -264,7 +269,7 @@ class Rows(RowStream):
         return ""
 
     def _keep_score_or_fault(self, place: int, stored: Stored) -> None:
-        """Keep the score of the token at *place*, or say what is wrong with its row."""
+        """Keep the score of the token at *place*; if its row is none, set `fault`."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
         if self.note_row_fault(stored, place):
@@ -290,7 +295,7 @@ class CheckedRows(RowStream):
 
     def feed_file(self, path: Path) -> None:
         """
-        All of the file at *path*.
+        Take all of the file at *path*.
 
         Raises:
             OSError: If it cannot be read.

@@ -29,10 +29,10 @@ USABLE_RECIPES = (PINNED_RECIPE, 3, 2)
 
 def built_folder(recipe: int = PINNED_RECIPE, *, variant: str = "") -> Path:
     """
-    Folder of the release as ``codeneedle llama`` builds it, by a *recipe*.
+    Folder of the release as ``codeneedle llama`` builds it by a *recipe*, there or not.
 
-    A *variant* is one for a backend that was asked for; it lies beside the others, and
-    is used where it is named alone.
+    A *variant* has a backend that was asked for, or patches; it lies beside the others,
+    and is used only where it is named.
     """
     end = f"-{variant}" if variant else ""
     return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{recipe}{end}"

@@ -123,7 +123,12 @@ class LlamaServer(StartedServer):
 
     @override
     def differences_from_cell(self, cell: CellSpec) -> tuple[str, ...]:
-        """Differences from *cell*; waits `LOG_DELAY_S` for a log without a cache."""
+        """
+        Differences from *cell*; waits `LOG_DELAY_S` for a log without a cache.
+
+        Raises:
+            CellError: For a quantized V where flash attention is off.
+        """
         asked = RequestedSettings(
             pair=cell.pair,
             context=cell.context,
@@ -165,9 +170,9 @@ class LlamaServer(StartedServer):
     @override
     def left_s(self, waited_s: float) -> float:
         """
-        Seconds left to load, or from when its log says so, to warm up.
+        Seconds left to load, or to warm up from when its log says so, which is noted.
 
-        0 if it is too large.
+        0 if it takes too much memory.
         """
         if self.has_exceeded_memory():
             return 0.0
@@ -216,7 +221,7 @@ class LlamaServer(StartedServer):
 
     @override
     def exit_error(self) -> CellError | None:
-        """Why it cannot be used: it takes too much memory, or has ended."""
+        """Why it cannot be used: it took too much memory, or has ended; else None."""
         return (
             self._exceeded_memory_error()
             if self.child.poll() is None
@@ -364,6 +369,8 @@ def has_argument_error(log_text: str) -> bool:
 def running_program_hash(pid: int, ours: Sequence[str]) -> str:
     """
     A hash of the program that *pid* runs, of its libraries, and of its further words.
+
+    Empty if nothing tells which program that is.
 
     Args:
         pid: A process.

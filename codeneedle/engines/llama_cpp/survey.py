@@ -264,7 +264,7 @@ class Surveyor:
 
     @property
     def _head_sizes_without_kernel(self) -> list[int]:
-        """Head sizes of the model that have no vector kernel on CUDA; 0 is unknown."""
+        """Known head sizes of the model that have no vector kernel on CUDA or HIP."""
         weights = self.model.weights
         sizes = {weights.key_length, weights.key_length_swa}
         return sorted(sizes - VECTOR_HEADS - {0})
@@ -328,7 +328,11 @@ class _SurveyCalls:
     def kept_or_asked_answers(
         self, pairs: Sequence[Pair]
     ) -> dict[Pair, PairSurvey | None]:
-        """The answer about each of *pairs*; the first ones of a sweep first."""
+        """
+        The answer about each of *pairs*; None if there is none.
+
+        Those that a sweep begins with are asked about first. Reports progress.
+        """
         first = {PLAIN, *FIRST}
         answers = {}
         for at, pair in enumerate(sorted(pairs, key=lambda pair: pair not in first)):
@@ -352,7 +356,7 @@ class _SurveyCalls:
         return self._kept.get(name)
 
     def write_answers(self) -> None:
-        """Write down what was answered, for later surveys."""
+        """Write down new answers for later surveys, if the disk lets us."""
         # A refusal without its reason may be one of the moment.
         told = {n: p for n, p in self._kept.items() if p.evidence != UNTOLD_REFUSAL}
         if self.is_grown:
@@ -360,7 +364,7 @@ class _SurveyCalls:
 
     def _ask_program_repeatedly(self, pair: Pair, *extra: str) -> PairSurvey:
         """
-        The answer of the program.
+        The answer of the program; `UNTOLD_REFUSAL` if it refuses and never says why.
 
         Raises:
             _NoAnswerError: If it tells nothing.
@@ -387,8 +391,13 @@ class _SurveyCalls:
             return _refused_pair_survey(pair, UNTOLD_REFUSAL)
         raise _NoAnswerError(self._log_and_phrase_failure(said))
 
-    def _call_program(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
-        """What a call says; after one that hangs, no further pair is asked."""
+    def _call_program(self, pair: Pair, *extra: str, level: int) -> processes.Output:
+        """
+        What a call says; after one that fails to, no further pair is asked.
+
+        Raises:
+            _NoAnswerError: If it hangs, or cannot be started.
+        """
         surveyor = self.surveyor
         argv = surveyor.command(pair, self.context, *extra, level=level)
         env = inherited_variables() | environment_for_model(
@@ -407,7 +416,7 @@ class _SurveyCalls:
             self.failures = MOST_FAILURES
             raise _NoAnswerError(str(error)) from error
 
-    def _log_and_phrase_failure(self, said: processes.Answer) -> str:
+    def _log_and_phrase_failure(self, said: processes.Output) -> str:
         """Why *said* tells nothing, as a phrase; its text is left in the log."""
         with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -421,13 +430,13 @@ class _SurveyCalls:
         return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
 
 
-def _ran_out_of_memory(said: processes.Answer) -> bool:
+def _ran_out_of_memory(said: processes.Output) -> bool:
     """Whether a call ended for lack of memory, which another one may not."""
     trouble = logs.find_trouble(said.stderr)
     return trouble is not None and trouble.status is Status.OUT_OF_MEMORY
 
 
-def _parse_answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
+def _parse_answer(pair: Pair, said: processes.Output) -> PairSurvey | None:
     """What *said* tells of *pair*; None if it is no whole answer."""
     if said.returncode:
         trouble = logs.find_trouble(said.stderr)

@@ -127,7 +127,7 @@ HELP_TRIES = 3
 
 
 def list_tool_options(tool: Program) -> frozenset[str]:
-    """Names, short and long, of the options that the help of *tool* lists."""
+    """Option names, short and long, in the help of *tool*; none if it has no help."""
     return option_names(help_text_or_empty(tool))
 
 
@@ -145,7 +145,12 @@ def help_text_or_empty(tool: Program) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _cached_help_text(tool: Program, _identity: str) -> str:
-    """What *tool* prints for ``--help``, as long as its file stays the same."""
+    """
+    What *tool* prints for ``--help``, asked once for each `_identity` of its file.
+
+    Raises:
+        MachineError: If it cannot be asked, or prints nothing.
+    """
     answer = processes.run_for_output(
         (*tool.command_words, "--help"), timeout_s=ASK_TIMEOUT_S
     )

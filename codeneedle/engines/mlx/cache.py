@@ -46,7 +46,7 @@ class Packing:
 
     @property
     def array_count(self) -> int:
-        """How many arrays `pack` makes."""
+        """How many arrays `stored_arrays` returns."""
         return 3 if self.is_quantized else 1
 
     def cast(self, values: Array) -> Array:
@@ -185,7 +185,7 @@ def _numbers_of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def quantize_plain_cache(cache: Any, key: Packing, value: Packing) -> Any:
-    """A plain cache of mlx-lm with its contents as they run; others as they are."""
+    """*cache* stored as *key* and *value*, perhaps itself; if not plain, unchanged."""
     if type(cache) not in {KVCache, RotatingKVCache}:
         return cache
     if not _mlx_lm_can_store(cache, key, value):
@@ -212,7 +212,7 @@ def _mlx_lm_can_store(cache: Any, key: Packing, value: Packing) -> bool:
 
 
 def _cast_cache_updates(cache: Any, packing: Packing) -> Any:
-    """*cache* of mlx-lm, which gets K and V in the type that *packing* stores."""
+    """Have *cache* get K and V in the type that *packing* stores; returns it."""
     if packing.dtype is None:
         return cache
     update = cache.update_and_fetch

@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
         raise Refusal(404, "not_found_error", "no such path")
 
     def _read_body(self) -> Json:
-        """The JSON object of the request; stops at more than `MOST_BODY_BYTES`."""
+        """The JSON object of the request; stops at none, or over `MOST_BODY_BYTES`."""
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= MOST_BODY_BYTES:
             raise Refusal(413, "invalid_request_error", "no body, or too large a one")
@@ -198,6 +198,10 @@ class Handler(BaseHTTPRequestHandler):
         Stream a reply of *count* tokens at most, *forced* ones if there are any.
 
         It has *listed* candidates per token; a last line of the log tells the memory.
+        *event* makes an event of a text, its tokens, timings and why it ends.
+
+        Raises:
+            Refusal: Before it begins, if the server only counts or *ids* do not fit.
         """
         if self.server.session is None:
             raise Refusal(501, "not_supported_error", "this server only counts")
@@ -290,7 +294,11 @@ class _ReplyInProgress:
             row = session.append_and_score_token(token)
 
     def _count_and_score_token(self, token: int, row: Any) -> Json:
-        """A token, and the most probable ones for its place; counts it."""
+        """
+        JSON of *token* and the most probable ones, from log-probabilities by id.
+
+        Counts it; the first one ends the time of reading.
+        """
         if self._read_s is None:
             self._read_s = time.perf_counter() - self._began
         self._count += 1
@@ -405,7 +413,7 @@ def _load_session_and_log_caches(options: argparse.Namespace) -> Any:
 
 
 def run_divergence(options: argparse.Namespace) -> None:
-    """Write the reference's rows to a file, or compare with those in it."""
+    """Write the reference's rows of a text, or compare with those in the base file."""
     session = _load_session_and_log_caches(options)
     with options.base.open("wb" if options.text else "rb") as base:
         if options.text:

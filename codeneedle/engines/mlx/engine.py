@@ -154,7 +154,7 @@ def package_code_files(name: str) -> list[Path]:
 
 def read_weights(path: Path) -> Weights:
     """
-    The model in the folder at *path*.
+    The model in the folder at *path*, or beside the ``config.json`` there.
 
     Raises:
         WeightsUnusable: If there is none that MLX can use.
@@ -437,7 +437,7 @@ class MlxServer(StartedServer):
 
     @override
     def device_bytes(self) -> int | None:
-        """What MLX has in use on a GPU."""
+        """What MLX had in use on a GPU after the last reply; None on a CPU."""
         memory = self._memory_by_log()
         return memory.active_bytes if memory else None
 
@@ -503,6 +503,10 @@ class _ChildRun:
     def run_and_read_log(self, note: Notify, grown: Callable[[str], None]) -> str:
         """
         Run it to its end.
+
+        Args:
+            note: Called when it is started, and when it has ended.
+            grown: Called with the log so far, after something has come.
 
         Returns:
             Its log.
@@ -628,7 +632,6 @@ class MlxSpeed:
 
     engine: Mlx
     arguments: Mapping[str, str]
-    ignored: tuple[str, ...] = ()
 
     def measure(
         self,
@@ -657,7 +660,8 @@ class MlxSpeed:
 
         def report_repetition(log_text: str) -> None:
             done = len(logs.events_of_kind(log_text, logs.Speed))
-            progress(f"repetition {done + 1} of {task.repetitions}")
+            number = min(done + 1, task.repetitions)
+            progress(f"repetition {number} of {task.repetitions}")
 
         speeds = logs.events_of_kind(
             run.run_and_read_log(note, report_repetition), logs.Speed

@@ -62,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
     The JSON object in the file at *path*.
 
     Raises:
-        WeightsUnusable: If it holds anything else.
+        WeightsUnusable: If it cannot be read, is too large, or holds anything else.
     """
     try:
         if path.stat().st_size > MOST_JSON_BYTES:

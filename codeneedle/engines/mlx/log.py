@@ -139,7 +139,7 @@ def emit(line: LogEvent) -> None:
 
 def read_log(path: Path) -> str:
     """
-    The log so far, at most `MOST_LOG_BYTES`; empty if there is none.
+    The log so far, its first `MOST_LOG_BYTES` at most; empty if there is none.
 
     Bytes that are no UTF-8 are U+FFFD.
     """
@@ -223,7 +223,7 @@ def _kv_buffer_of_layers(layers: Sequence[LayerCache], context: int) -> KvBuffer
 def differences(
     cell: CellSpec, settings: MlxSettings, log_text: str
 ) -> tuple[str, ...]:
-    """In what the child differs from *cell* and *settings*, one phrase each."""
+    """In what the child differs, or that it says nothing, one phrase each."""
     running = last_event(log_text, Running)
     if running is None:
         return ("it does not say what its caches are",)

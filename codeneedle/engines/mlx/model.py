@@ -87,7 +87,12 @@ class Session:
 
     @classmethod
     def load(cls, folder: Path, pair: Pair, settings: MlxSettings) -> "Session":
-        """The model in *folder*, its weights in memory."""
+        """
+        The model in *folder*, its weights in memory, with empty caches.
+
+        Raises:
+            NotImplementedError: If the model does not take the user's rope factor.
+        """
         model, config = load_model(
             folder, model_config=_rope_config_changes(folder, settings)
         )
@@ -120,6 +125,8 @@ class Session:
     ) -> Row:
         """
         Read *prompt*, of which a common beginning may be in the caches.
+
+        *progress* is told how many tokens are in them.
 
         Returns:
             Log-probabilities of the token behind it, shape (vocabulary,).
@@ -343,19 +350,19 @@ def measure_speeds(
 
 
 def _measure_tokens_per_second(
-    session: Session, depth: Sequence[int], test: Callable[[], None], tokens: int
+    session: Session, before: Sequence[int], test: Callable[[], None], count: int
 ) -> float:
     """
-    Speed of *test*, which takes so many *tokens*, in tokens per second.
+    Speed of *test*, which takes *count* tokens, in tokens per second.
 
-    The caches hold the tokens of *depth* when it begins; their reading is not timed.
+    The caches hold the tokens *before* when it begins; their reading is not timed.
     """
-    if len(session.tokens) < len(depth) or not session.trim(len(depth)):
+    if len(session.tokens) < len(before) or not session.trim(len(before)):
         session.clear_caches()
-        session.append_to_caches(depth)
+        session.append_to_caches(before)
     began = time.perf_counter()
     test()
-    return tokens / (time.perf_counter() - began)
+    return count / (time.perf_counter() - began)
 
 
 def versions() -> str:

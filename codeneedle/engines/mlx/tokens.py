@@ -68,7 +68,8 @@ class TextModel:
         The prompt that the template makes of *messages*.
 
         A last message of the assistant is continued. The tokens that begin a prompt
-        are left out, as they are added when it is read.
+        are left out, as they are added when it is read. *extra* are variables of the
+        template, and ignored if they are no dict.
 
         Raises:
             ValueError: If there is no template, or it refuses.
@@ -94,7 +95,7 @@ class TextModel:
         return f"{text}{begun}"
 
     def _leading_tokens(self) -> list[int]:
-        """The tokens before a text, without those behind it."""
+        """The special tokens that begin a prompt, if any."""
         both = self._encoder.encode("a", add_special_tokens=True).ids
         alone = self._encoder.encode("a", add_special_tokens=False).ids
         return list(both[: both.index(alone[0])]) if alone and alone[0] in both else []

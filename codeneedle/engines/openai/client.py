@@ -178,7 +178,9 @@ class OpenAi(Connection):
         """
         State of the server; one that lists models, but not ours, is a stranger.
 
-        A name stands for the one with ``:latest`` behind it, as Ollama lists it.
+        A name stands for the one with ``:latest`` behind it, as Ollama lists it;
+        without one, the first that is listed becomes `model`. Why it is a stranger is
+        kept in `strange`, `advice` and `wants_key`.
 
         Args:
             health: Path that answers with a success once it is ready; none if empty.
@@ -212,7 +214,7 @@ class OpenAi(Connection):
         self, missing: Refused, listed: Sequence[str] | None
     ) -> Readiness:
         """
-        The state of a server that lacks its health path: never ready.
+        LOADING until it lists models, then STRANGER: it lacks its health path.
 
         Some have the path only once the model is loaded, and list it by then.
         """
@@ -227,16 +229,17 @@ class OpenAi(Connection):
         """
         READY if our model is *listed*; without a name, the first of them becomes ours.
 
-        Else a stranger, and `strange` says why, unless the list is empty.
+        Else a stranger, and `strange` says why; it is empty if nothing is listed.
         """
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
-        if not is_empty_or_listed(self.model, listed):
+        wanted = self.model or next(iter(listed), "")
+        if not is_listed(wanted, listed):
             some = ", ".join(listed[:LISTED])
             self.strange = f"the server lists {some}, not {self.model}" if some else ""
             return Readiness.STRANGER
-        self.model = self.model or (listed[0] if listed else "")
+        self.model = wanted
         return Readiness.READY
 
     def _ask_health_path_error(self, health: str, limit_s: float) -> Refused | None:
@@ -324,10 +327,13 @@ class OpenAi(Connection):
 
     def _request_echo(self, body: Json, right: str) -> "_StatedEvent":
         """
-        The answer to *body*, which ends with *right*.
+        The answer to *body*, which is to have *right* in it.
 
         A server that does not echo gets no further request. What fails for a moment
         says nothing of that.
+
+        Raises:
+            BadReply: If it does not echo, or not this prompt.
         """
         if self.no_echo:
             raise _unscorable_error(self.no_echo)
@@ -487,9 +493,13 @@ class OpenAi(Connection):
         self, path: str, body: Json, enough: Callable[[str], bool]
     ) -> Reply:
         """
-        One attempt; times are by our clock, for the API tells none.
+        The reply to *body*, asked for once; its times are by our clock.
 
-        Log-probabilities that cannot be are dropped, with the reason.
+        Log-probabilities that cannot be are dropped, and `unscored` keeps why; secrets
+        in its texts are masked.
+
+        Raises:
+            CellError: If it breaks off, or a limit of the server ends it early.
         """
         seen = _ReceivedReply()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
@@ -541,9 +551,9 @@ def _refuse_early_end(reply: Reply, max_tokens: int) -> None:
         )
 
 
-def is_empty_or_listed(name: str, listed: Sequence[str]) -> bool:
-    """Whether *listed* has *name* or ``NAME:latest``; an empty name is in any."""
-    return not name or name in listed or f"{name}:latest" in listed
+def is_listed(name: str, listed: Sequence[str]) -> bool:
+    """Whether *listed* has *name* or ``NAME:latest``."""
+    return name in listed or f"{name}:latest" in listed
 
 
 @dataclass(slots=True)
@@ -680,6 +690,8 @@ def read_echo(
 
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.
+        PromptCut: If the echo lacks a part of *text*.
+        ComputesNan: If a token of these has NaN.
     """
     choice = answer.choices[0] if answer.choices else _Choice()
     counted = answer.usage.completion_tokens if answer.usage else None
@@ -788,7 +800,7 @@ def read_event(event: Json) -> Event:
     Read an event of ``/completions`` or ``/chat/completions``.
 
     Raises:
-        BadReply: If it is none.
+        BadReply: If it is none, or breaks the reply off.
     """
     if "tokens_predicted" in event:
         error = BadReply(expected="OpenAI's API", answer="an API of the server's own")
@@ -839,7 +851,8 @@ def _tokens_and_offsets(
     """
     The tokens of a reply or an event with their numbers, and the offset of each.
 
-    None where a server has a form of its own for them, or reports none.
+    Both are empty where a server has a form of its own for them, or reports none;
+    chats have no offsets.
     """
     with contextlib.suppress(BadReply):
         stated = check_and_convert_answer(

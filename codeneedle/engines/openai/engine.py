@@ -30,7 +30,7 @@ from codeneedle.engines.engine import (
     translating_counting_errors,
 )
 from codeneedle.engines.messages import Refused
-from codeneedle.engines.openai.client import LISTED, OpenAi, is_empty_or_listed
+from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
 from codeneedle.engines.openai.retries import WANTS_KEY, add_advice_to_error
 from codeneedle.engines.openai.server import (
     CommandServer,
@@ -238,6 +238,7 @@ class Command(OpenAiEngine):
     @contextlib.contextmanager
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
+        """A server with evidence of its cache; one of half the context may precede."""
         half = self._measure_half_context_memory(cell, log=log.with_suffix(".half.log"))
         with self._serving(cell, log=log) as server:
             whole = _context_and_memory(server, cell) if half else ()
@@ -249,7 +250,11 @@ class Command(OpenAiEngine):
     def _measure_half_context_memory(
         self, cell: CellSpec, *, log: Path
     ) -> tuple[tuple[int, int], ...]:
-        """Half the context, and the memory of a server with it; empty if unknown."""
+        """
+        Half the context, and the memory of a server that is started with it.
+
+        Once for each cell; empty if that is unknown, or not wanted.
+        """
         wanted = self.settings.evidence_by_memory
         if not wanted or "context" not in self.template.placeholders:
             return ()
@@ -370,6 +375,7 @@ class Endpoint(OpenAiEngine):
     @contextlib.contextmanager
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
+        """The running server, with its replies to a fixed text as evidence."""
         with self._connection() as server:
             replies = request_fingerprints(server.client, context=cell.context)
             server.cache_evidence = CacheEvidence(fingerprints=replies)
@@ -398,7 +404,9 @@ def command_engine_factory(
     is_fixed: bool = False,
 ) -> Callable[[ModelSpec], Command]:
     """
-    Makes engines that start the command of *settings*.
+    A function that makes engines, which start the command of *settings*.
+
+    Its program is asked for its version at once.
 
     Args:
         settings: What the user chose.
@@ -450,14 +458,17 @@ def endpoint_engine_factory(
     settings: EndpointSettings, *, environment: Mapping[str, str]
 ) -> Callable[[ModelSpec], Endpoint]:
     """
-    Makes engines that ask the server of *settings*, after it has answered once.
+    A function that makes engines, which ask the server of *settings*.
+
+    The server is asked for its models at once.
 
     Args:
         settings: What the user says of it.
         environment: Where the key is.
 
     Raises:
-        BadInput: If the address, the pair or the key cannot be used.
+        BadInput: If the address, the pair, the key or the name of the model cannot be
+            used.
         ToolFailed: If the server does not answer.
     """
     url, pair = checked_url(settings.url), checked_pair(settings.pair)
@@ -471,7 +482,7 @@ def endpoint_engine_factory(
             reason="the server does not list its models",
             hint="Name the model: --served-name NAME",
         )
-    if listed and not is_empty_or_listed(name, listed):
+    if listed and not is_listed(name, listed):
         raise BadInput(
             source=f"--served-name {name}",
             reason=f"the server at {url} does not list it",

@@ -236,7 +236,7 @@ class CommandServer(OpenAiServer, StartedServer):
         return process_memory.nvidia_memory_bytes(*group_members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
-        """What its process group holds, on the host and on devices; None if unknown."""
+        """Most bytes seen on the host, with those on devices now; None if unknown."""
         return held_bytes(
             self.peak_rss_bytes(),
             self.device_bytes(),
@@ -254,7 +254,8 @@ class CommandServer(OpenAiServer, StartedServer):
         """
         Seconds left to load.
 
-        Less for a stranger, 0 without a key or with a flood.
+        Less for a stranger; 0 if it wants a key, or if its log is too large, for which
+        it is stopped.
         """
         if stop_if_log_too_large(self.child, self.log) or self.client.wants_key:
             return 0.0

@@ -134,7 +134,7 @@ class CommandTemplate:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Those that occur."""
+        """Names of those that occur, such as ``port``."""
         values = (value for value in self.env.values() if value)
         return frozenset(placeholders((*self.words, *values)))
 

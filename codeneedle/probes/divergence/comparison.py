@@ -50,7 +50,8 @@ def compare_with_reference(
     """
     The observation: the cell compared with the reference on *text*.
 
-    What the previous record of the cell has stays as it is.
+    What the previous record of the cell has stays as it is. Distributions of the
+    reference that are missing are computed; without a reference the cell becomes it.
 
     Args:
         context: The cell.
@@ -135,7 +136,11 @@ def _ensure_reference_and_compare(
     done: int,
     total: int,
 ) -> ContextComparison:
-    """One context, the reference's distributions computed first if need be."""
+    """
+    The comparison of *task*, the reference's distributions computed first if need be.
+
+    *done* of *total* chunks are behind it, for the progress.
+    """
 
     def report_chunks(what: str, behind: int, chunks: int) -> None:
         at = min(behind + min(chunks, task.chunks), total)

@@ -42,7 +42,7 @@ Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
 
 def _values_reader(numbers: Numbers, context: int | None = None) -> Values:
-    """The numbers of the comparison at *context*, or at the first one; else none."""
+    """Returns what reads *numbers* at *context*, None for the first; else none."""
 
     def values_at_context(record: CellRecord, setup: Setup) -> Sequence[float]:
         compared = _comparison_with_statistics(record, setup, context)
@@ -67,7 +67,7 @@ def _comparison_at(
 def _comparison_with_statistics(
     record: CellRecord, setup: Setup, context: int | None
 ) -> tuple[ContextComparison, Statistics] | None:
-    """The same with its statistics; None without them."""
+    """`_comparison_at` with its statistics; None without either."""
     compared = _comparison_at(record, setup, context)
     statistics = compared.statistics if compared else None
     return (compared, statistics) if compared and statistics else None
@@ -80,7 +80,7 @@ def _reference_pair_name(record: CellRecord) -> str | None:
 
 
 def _chunk_values_reader(value: Callable[[ChunkValues], float]) -> Numbers:
-    """Returns the value of each chunk, but of copies of others."""
+    """Returns what reads the *value* of each chunk that is no copy of another."""
     return lambda compared, _: [
         value(chunk)
         for at, chunk in enumerate(compared.by_chunk)
@@ -101,7 +101,7 @@ class _AtContext:
     """Why a comparison has no such number, as a phrase; empty if it has one."""
 
     def metric_at(self, context: int | None) -> Metric:
-        """The metric of one context; of the first one for None."""
+        """The metric at *context*; None for the first, which alone keeps its loss."""
         suffix = "" if context is None else f"@{context}"
         return replace(
             self.metric,
@@ -124,7 +124,7 @@ class _AtContext:
 def _standard_error_reader(
     estimate: Callable[[Statistics], Estimate | None], context: int | None
 ) -> Callable[[CellRecord, Setup], float | None]:
-    """Returns the standard error that a tool states of an *estimate*, None without."""
+    """Returns what reads the standard error of an *estimate*; None if untold."""
 
     def stated_standard_error(record: CellRecord, setup: Setup) -> float | None:
         compared = _comparison_with_statistics(record, setup, context)
@@ -137,7 +137,7 @@ def _standard_error_reader(
 def _gap_reader(
     why_missing: Callable[[ContextComparison, Statistics], str], context: int | None
 ) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
-    """Returns why a finished record has no number, by *why_missing*; None if it has."""
+    """Returns what tells status and reason of a missing number; None if it is there."""
 
     def gap_status_and_reason(
         record: CellRecord, setup: Setup
@@ -157,7 +157,7 @@ def _metric_with_error(
     by_chunk: Callable[[ChunkValues], float] | None = None,
     why_missing: Callable[[ContextComparison, Statistics], str] | None = None,
 ) -> _AtContext:
-    """A number with its error; the perplexity is what llama-perplexity states."""
+    """A *metric* of what the tool estimates, with the standard error."""
 
     def estimated_values(
         _: ContextComparison, statistics: Statistics
@@ -283,9 +283,9 @@ def _logprobs_with_chunk_names(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> Iterator[tuple[str, float | None]]:
     """
-    The right tokens of a text, each with the number of its chunk, the unit of a loss.
+    Number of the chunk, the unit of a loss, and log-probability of each right token.
 
-    None stands for those of a chunk that has no score.
+    Chunks without a score come first, once, with None; copies are left out.
 
     Of the first context, as all losses are. Stretches of a chunk are no units: where
     much is lost, chunks differ by more than their stretches explain. Source:
@@ -319,7 +319,7 @@ def _mean_probability_by_chunk(
 
 
 def _chunk_names(record: CellRecord, setup: Setup) -> list[str]:
-    """Names of all chunks, those without a score among them."""
+    """Names of all chunks that are no copies; those without a score come first."""
     return [
         *dict.fromkeys(name for name, _ in _logprobs_with_chunk_names(record, setup))
     ]
@@ -393,7 +393,7 @@ def metrics_if_several_contexts(setup: Setup) -> tuple[Metric, ...]:
     Metrics of each context, where a run has several: ``kld@512``.
 
     Raises:
-        BadRecord: If the settings name none.
+        BadRecord: If what is stored as contexts are no numbers.
     """
     named = setup.probes.get(NAME, {}).get("contexts", [])
     try:

@@ -333,7 +333,7 @@ class DivergenceProbe(Probe):
 
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """With the same at each context, where a run has several."""
+        """With ``text-logp`` by part of the text; others by context, if several."""
         return (
             *self.metrics,
             *metrics_of_parts(setup),
@@ -440,10 +440,11 @@ class DivergenceProbe(Probe):
 
         Distributions of the reference that are missing, truncated or of something else
         are computed again. The reference is compared with itself, too: the noise floor.
+        Without a tool that compares, a server scores the text instead.
 
         Raises:
-            BadInput: If the text turns out to be too short.
-            CellError: If the tool fails, or runs other cache types than asked for.
+            BadInput: If the text has changed, or turns out to be too short.
+            CellError: If tool or server fails, or other cache types run than asked for.
         """
         chosen = settings_in(context.run.setup, NAME, DivergenceLayout)
         if chosen.cuts:
@@ -503,7 +504,7 @@ PROBE = DivergenceProbe(
 def _estimated_contexts_and_chunks(
     settings: DivergenceSettings, longest: int, tokens: int
 ) -> list[tuple[int, int]]:
-    """Contexts up to *longest*, each with its chunks, on a text of *tokens* or so."""
+    """Chosen contexts, else one up to *longest*, with chunks of about *tokens*."""
     contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
     chunks = _chosen_chunks_by_context(settings, contexts)
     return [

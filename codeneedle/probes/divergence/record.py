@@ -123,11 +123,11 @@ class Divergence:
         self, context: int | None, sizes: Mapping[int, int]
     ) -> ContextComparison | None:
         """
-        The comparison at *context*, or at the first one; None if there is none.
+        The comparison at *context*; None if there is none.
 
         Args:
-            context: In tokens.
-            sizes: Chunks by context that reports are of; of another one, the last.
+            context: In tokens; None for the first in *sizes*, else of all.
+            sizes: Chunks of the comparison to take, by context; at others the newest.
         """
         if context is None:
             contexts = (answer.context for answer in self.answers.values())

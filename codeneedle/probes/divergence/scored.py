@@ -31,7 +31,8 @@ def score_chunks_by_server(
     """
     The observation: right tokens of the second half of each chunk.
 
-    Where the first server tells that it scores no text, no other is started.
+    The first cell becomes the reference. Where its server tells that it scores no text,
+    no other is started.
 
     Args:
         context: The cell.
@@ -67,7 +68,7 @@ def _score_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextCompa
     The right tokens of *chunks*, but of those that have no score.
 
     Raises:
-        CellError: If the server fails; if it scores none of them, or so few.
+        CellError: If the server fails, or more than `MOST_UNSCORED` have no score.
     """
     clock = asker.context.clock
     length, started = int(key.partition("x")[0]), clock()

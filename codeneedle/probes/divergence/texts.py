@@ -50,7 +50,7 @@ def interleaved_block_ends(
     tokenizer: Tokenizer, context: int, blocks: int
 ) -> tuple[int, ...]:
     """
-    Where *blocks* of *context* tokens end, prose and code in turn.
+    Where *blocks* of *context* tokens end in the built-in prose and code, in turn.
 
     Fewer where a text has not so many tokens. At the joints of blocks tokens may join,
     too, so that each chunk begins a few tokens before or behind its block. These are in
@@ -72,7 +72,7 @@ def interleaved_block_ends(
 
 
 def interleaved_block_ends_by_lines(context: int, blocks: int) -> tuple[int, ...]:
-    """The ends of blocks at ends of lines, without tokens: they are about as long."""
+    """`interleaved_block_ends` without a tokenizer: at ends of lines, by estimate."""
     return _interleave_ends(
         [
             [*_block_ends_at_lines(text, BYTES_PER_TOKEN * context)]

@@ -95,7 +95,7 @@ def _refuse_relative_paths(words: Sequence[str], *, option: str) -> None:
 
 
 def _resolve_program_path(words: Sequence[str], *, option: str) -> str:
-    """The absolute path of the program, which may lie in the present folder."""
+    """The absolute path of the program of *words*; raises ToolMissing without one."""
     return require_program(
         fill_placeholders(words[0], {"here": Path.cwd()}), option=option
     )
@@ -157,7 +157,7 @@ def run_within_limits(
     is_served: Callable[[], bool],
 ) -> None:
     """
-    Run a command to its end, within its limits.
+    Run a command to its end, within its limits; mask its secrets in its log.
 
     Args:
         task: The command.

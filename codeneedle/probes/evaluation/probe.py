@@ -181,7 +181,7 @@ class EvaluationProbe(Probe):
         """
         The name of the first script that it runs, else of its program.
 
-        Empty without.
+        Empty without a command.
         """
         if not settings.command:
             return ""
@@ -204,9 +204,10 @@ class EvaluationProbe(Probe):
     @override
     def measure(self, context: ProbeContext) -> Json:
         """
-        Runs the command and the grader, and reads their results.
+        Run the command and the grader, and read their results.
 
-        If only the grader failed before, only the grader runs again.
+        If only the grader failed before, only the grader runs again. The first cell
+        sets the samples and the scores that others are compared with.
 
         Raises:
             CellError: If one of them fails, too many samples have no score, or they
@@ -350,6 +351,7 @@ class _EvaluatedCell:
     """
 
     def __init__(self, context: ProbeContext, *, is_again: bool) -> None:
+        """One that is measured again has another seed, log and folder."""
         self.settings = context.run.chosen_or_default_settings(EvaluationSettings, NAME)
         self.seed = context.run.setup.seed + is_again
         self._context = context
@@ -362,7 +364,7 @@ class _EvaluatedCell:
         Run the command, and return its observation without samples.
 
         A command that has finished before, with only its grader failing, is not run
-        again.
+        again: the cell keeps what its previous record says of the server.
 
         Raises:
             CellError: If it fails, or its server does.

@@ -79,7 +79,7 @@ def read_samples_of_known_tool(
     folder: Path, reader: str = AUTO
 ) -> tuple[str, tuple[Sample, ...]]:
     """
-    The reader that found results in *folder*, and their samples.
+    The name of the reader that found results in *folder*, and their samples.
 
     Args:
         folder: Working folder of the evaluation.
@@ -119,7 +119,7 @@ def _first_reader_and_samples(
 
 
 def _read_result_files(folder: Path, reader: Reader) -> list[Result] | None:
-    """Results of all files of *reader*, by path; None if none is of its kind."""
+    """Results of all files of *reader*, sorted by path; None if none is of its kind."""
     parts = [
         part
         for path in _matching_files(folder, reader.files)
@@ -183,6 +183,8 @@ def _storable_sample(identity: object, score: object, **facts: Any) -> Sample:
     """
     A sample whose texts can be stored; without a score it has an error.
 
+    *facts* are its further fields.
+
     Raises:
         Unreadable: If its score is something else than a number from 0 to 1: that is
             another scale, or another kind of score, for all samples. NaN, infinity and
@@ -200,7 +202,7 @@ def _storable_sample(identity: object, score: object, **facts: Any) -> Sample:
 
 def _score_and_fault(name: str, score: object) -> tuple[float, str]:
     """
-    A *score* of a sample of that *name*, and why it has none; one of them is empty.
+    The *score* of the sample *name* and an empty text; or 0, and why it has none.
 
     Stops at what is no number from 0 to 1, but for None, NaN and infinity.
     """
@@ -332,6 +334,9 @@ def _read_json_member(path: Path, layout: type[_Layout], *keys: str) -> _Layout 
     The value below *keys*, each within the one before, of a JSON object in a file.
 
     None if the file is not a JSON object with these keys.
+
+    Raises:
+        Unreadable: If the value is no *layout*.
     """
     value = _read_json_or_none(path)
     for key in keys:
@@ -396,7 +401,7 @@ Source: all that ``lm_eval/api/metrics.py`` registers with ``higher_is_better=Fa
 
 def _is_lower_better(path: Path, task: str, metric: str) -> bool:
     """
-    Whether less of a *metric* is better, by the first results that say so.
+    Whether less of a *metric* is better, by the first results beside *path* that say.
 
     Else by `LOWER_IS_BETTER`.
     """
@@ -422,8 +427,8 @@ class _LmEvalRow(Struct):
 
 def _results_of_lm_eval(path: Path) -> Iterator[Result]:
     """
-    A row of lm-eval for each sample and filter, with the first of its metrics; 1 less
-    that metric if it is an error.
+    Results of rows of lm-eval, one for each sample and filter, by the first of its
+    metrics; 1 less that metric if it is an error.
 
     Filters of one sample are a group: they grade the same reply.
     """
@@ -501,6 +506,9 @@ def _results_of_inspect(path: Path) -> Iterator[Result] | None:
     Results by the first scorer of a JSON log of inspect_ai, whose epochs are attempts.
 
     None if *path* is another file.
+
+    Raises:
+        Unreadable: If it is the log of an evaluation that is not done.
     """
     if _read_json_member(path, str, "eval", "task") is None:
         return None
@@ -552,7 +560,7 @@ class _PromptfooGrade(Struct, rename="camel"):
 
     @property
     def grader_failure_reason(self) -> str:
-        """The first reason of what graded it, of its own and of its parts; or empty."""
+        """The first reason, of its own or its parts, that a grader failed; or empty."""
         parts = filter(None, self.component_results or ())
         reasons = (self.reason or "", *(part.grader_failure_reason for part in parts))
         return next(filter(is_grader_failure, reasons), "")

@@ -79,7 +79,11 @@ def outcome_phrase(comparison: AnswerComparison) -> str:
 def _difference_document(
     comparison: AnswerComparison, pairs: tuple[str, str], view: View
 ) -> Document:
-    """Both answers from their first difference on, and the place of a loop."""
+    """
+    Both answers from their first difference on, and loops; one if they are the same.
+
+    *pairs* are the names of the reference and of the other.
+    """
     reference, pair = pairs
     if comparison.difference is None:
         yield Lines(
@@ -110,7 +114,7 @@ def _difference_document(
 
 
 def _fold_text(text: str, width: int) -> str:
-    """*text* in lines of at most *width* characters: a paragraph may be one line."""
+    """*text*, safe to show, in lines of at most *width* characters."""
     lines = escape_invisible_in_lines(text).split("\n")
     return "\n".join(_fold_line(line, width) for line in lines)
 

@@ -86,6 +86,8 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
     """
     The answers of *record* beside those of the reference, in asking order.
 
+    Those that the reference lacks are left out; empty before there is a reference.
+
     Raises:
         BadRecord: See `written_answers_by_prompt` and `reference_answers`.
     """

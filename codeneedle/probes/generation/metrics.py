@@ -78,19 +78,20 @@ def _loss_of_answers(
     """
 
     def kept_by_prompt(record: CellRecord, setup: Setup) -> dict[str, float]:
-        share_kept = [
+        losable = [
             comparison
             for comparison in comparisons_not_out(record, setup)
             if can_lose(comparison)
         ]
-        kept = {each.prompt: float(is_kept(each)) for each in share_kept}
+        kept = {each.prompt: float(is_kept(each)) for each in losable}
         # Of every prompt nothing is right: the verdict then says why it is silent.
         return kept or {
             compared_answer.prompt: 0.0
             for compared_answer in compared_answers(record, setup)
         }
 
-    def share_kept(record: CellRecord, setup: Setup) -> float:
+    def kept_share_of_all(record: CellRecord, setup: Setup) -> float:
+        """Share kept of all answers; one that is out, or cannot be lost, is not."""
         asked = len(compared_answers(record, setup))
         return sum(kept_by_prompt(record, setup).values()) / asked if asked else 0.0
 
@@ -99,7 +100,7 @@ def _loss_of_answers(
         by_unit=kept_by_prompt,
         lost_from=1.0,
         units=_answered_prompt_names,
-        able=share_kept,
+        able=kept_share_of_all,
         right=right,
     )
 
@@ -145,7 +146,7 @@ def _median_lead(record: CellRecord, setup: Setup) -> list[float]:
 
 
 def _median_reader(values: Values) -> Values:
-    """The median of *values*, as the one value of a cell; none without any."""
+    """Returns what reads the median of *values*, one of a cell; none without any."""
 
     def median_of_record(record: CellRecord, setup: Setup) -> Sequence[float]:
         found = values(record, setup)

@@ -111,8 +111,8 @@ class GenerationProbe(Probe):
 
         Raises:
             TooLong: If not.
-            BadInput: If prompts cannot be
-                read, naming the line; or if the chat template does not take one.
+            BadInput: If prompts cannot be read, naming the line; or if the chat
+                template does not take one.
             CodeneedleError: If rendering fails.
         """
         context = estimates.context
@@ -394,7 +394,7 @@ def _render_prompts_to_send(run: RunContext) -> dict[str, Sent]:
     """
     The prompts of *run*; see `_render_prompts_once`.
 
-    Those of the setup: as they are rendered today, else as on the day it began.
+    As they are rendered today; where the setup has others, as on the day it began.
     """
     settings = run.chosen_or_default_settings(GenerationSettings, NAME)
     form = _Form.of_run(run)
@@ -479,8 +479,8 @@ def _render_and_tell_thinking(
     """
     What the chat template makes of *prompt*, and whether models may think.
 
-    The first that it takes: with tools and a thought, with tools; of our own, without.
-    The whole answer is plain text then: calls and thoughts as they were written.
+    The first that it takes: with tools, thinking allowed or else not; one of our own
+    then without tools. The whole answer is plain text: calls and thoughts as written.
 
     Raises:
         BadInput: If the template does not take it.
@@ -540,6 +540,12 @@ class _Writer(Asker):
 
     @override
     def ask(self, question: Question) -> Answer:
+        """
+        The answer to a prompt; before a rendered one the server's cache is overwritten.
+
+        Raises:
+            CellError: If the server fails, or ends the answer before its limit.
+        """
         sent, setup = self.prompts[question.key], self.context.run.setup
         tokens = answer_token_limit(generation_layout(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}
@@ -632,7 +638,7 @@ def _remarks(run: Run) -> Iterator[str]:
 
 
 def _left_out_remarks(setup: Setup) -> Iterator[str]:
-    """Prompts on which the reference loops or writes nothing, a line for each."""
+    """Prompts on which the reference loops or writes nothing, a line for either."""
     first = reference_answers(setup)
     if first is None:
         return

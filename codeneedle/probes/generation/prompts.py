@@ -75,7 +75,7 @@ def read_hash_and_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
     each line of text.
 
     Raises:
-        BadInput: If it cannot be read, or holds none; names the line.
+        BadInput: If it cannot be read, naming the line; if it holds none, or too many.
     """
     source = f"{OPTION} {path}"
     try:
@@ -148,7 +148,11 @@ def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
 
 
 def make_built_in_prompts(seed: int) -> tuple[Prompt, ...]:
-    """The prompts of the program, in order; the same on any platform and Python."""
+    """
+    The prompts of the program, in order, with names and numbers by *seed*.
+
+    They are the same on any platform and Python.
+    """
     return tuple(
         # Of a generator each, so that a change of one leaves the others as they are.
         write(random.Random(f"{seed} {name}"), name)  # noqa: S311 - no secret

@@ -285,7 +285,9 @@ def _marked_rows(
     """
     Each line with its mark, in reading order.
 
-    Between two matches missing lines stand before superfluous ones.
+    Between two matches missing lines stand before superfluous ones. These are
+    hallucinated before *answer_ends*, an index of *produced*, and overrun from there
+    on. The first *asked* lines of *truth* can be missing; a match of another is bonus.
     """
     rows: list[AlignedLine] = []
     at_truth = at_given = 0

@@ -30,7 +30,7 @@ from codeneedle.text import escape_invisible, number_text, plural
 
 
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
-    """The written functions of *record*, then the forced ones."""
+    """The functions of *record* that were written, then those forced or read."""
     for asked in scored_rounds(record, run.setup):
         matched = asked.line_counts_by_mark[Mark.MATCHED]
         yield ScoredAnswer(
@@ -83,7 +83,7 @@ def overview(run: Run, record: CellRecord) -> Document:
     """
     A line per written function, with score or error.
 
-    Then one per forced function.
+    Then one per function with scores of its right lines, forced or read.
     """
     rounds = scored_rounds(record, run.setup)
     scored = [answer for _, answer in right_line_answers(record, run.setup) if answer]
@@ -139,12 +139,13 @@ OVERVIEW_HEADINGS = (
 
 
 def _place_cells(needle: NeedleFacts) -> list[str]:
+    """The cells of `PLACE`."""
     # Without its class, which would take several lines; the line number identifies it.
     return [needle.name.rpartition(".")[2], f"{needle.depth:.0%}", str(needle.line)]
 
 
 def overview_row(asked: ScoredRound) -> list[str]:
-    """The cells of `overview` for one round."""
+    """The cells of `OVERVIEW_HEADINGS` for one round, or its error in the last."""
     where = _place_cells(asked.needle)
     if asked.error:
         return [*where, *[""] * 7, f"error: {asked.error}"]
@@ -244,7 +245,7 @@ def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
 def _lines_between_matches(
     rows: Iterable[AlignedLine],
 ) -> Iterator[tuple[list[AlignedLine], list[AlignedLine], AlignedLine | None]]:
-    """The missing and the superfluous lines before each matching line, and that."""
+    """Missing and superfluous lines before each matching line, and it; at last None."""
     missing: list[AlignedLine] = []
     extra: list[AlignedLine] = []
     for row in rows:
@@ -306,7 +307,11 @@ def _row_lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
 
 
 def _highlighted_side_texts(row: LinePair) -> tuple[Text, Text]:
-    """Both sides, coloured; in similar lines, the difference is highlighted."""
+    """
+    Both sides, coloured; in similar lines, the difference is highlighted.
+
+    A misplaced line has the number of its line behind it.
+    """
     left = _side_text(row.expected, row.expected.expected if row.expected else None)
     right = _side_text(row.produced, row.produced.produced if row.produced else None)
     if row.expected is not row.produced and _are_similar(left.plain, right.plain):
@@ -332,6 +337,7 @@ def _side_text(row: AlignedLine | None, line: str | None) -> Text:
 
 
 def _line_text(line: str) -> str:
+    """*line* with tabs as `TAB`, and other invisible characters escaped."""
     return TAB.join(escape_invisible(part) for part in line.rstrip("\r").split("\t"))
 
 

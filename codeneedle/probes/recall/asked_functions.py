@@ -58,7 +58,7 @@ class Questions:
         return prompts.tokenizer.render(messages, NO_THINK_ARGS)
 
     def prompt_and_answer_tokens(self, text: str, needle: NeedleFacts) -> int:
-        """Length of the prompt about *needle* with its answer, in tokens."""
+        """Tokens of the prompt about *needle*, with the budget of its answer."""
         prompt = self.render(text, needle)
         return self.prompts.tokenizer.count_tokens(prompt) + needle.budget
 
@@ -86,9 +86,10 @@ class Questions:
 
     def room(self, corpus: Corpus) -> Room:
         """
-        What a text of *corpus* must leave room for, as functions of the text.
+        The room that a text of *corpus* must leave for a question and its answer.
 
-        That is the question that takes most tokens, of the few longest functions.
+        It is the question that takes most tokens, of the few longest functions. One
+        at least must be long enough to be asked for.
         """
         lines = _least_body_lines(self.chosen)
         functions = sorted(corpus.long_enough_functions(lines), key=_asked_bytes)
@@ -101,11 +102,11 @@ class Questions:
 
     def needle_of_longest_question(self, functions: Sequence[Function]) -> NeedleFacts:
         """
-        What takes most tokens to ask of one of *functions*, signature and answer.
+        The one of *functions* that takes most tokens to ask: signature and budget.
 
-        The budget of lines that are written is that of their reply. That of forced
-        lines is the first 20, the most that stands behind a signature, and the reply
-        to the question that makes a server read the text.
+        Its budget is that of a written reply. Where none is written, it is that of the
+        first 20 lines, the most that stands behind a signature, and of the reply to
+        the question that makes a server read the text.
         """
         tokenizer = self.prompts.tokenizer
         whole = [
@@ -147,9 +148,10 @@ def _possible_settings(
     settings: RecallSettings, corpus: Corpus
 ) -> list[RecallSettings]:
     """
-    What can be asked of *corpus*, the preferred first.
+    What can be asked of *corpus*, the preferred first; empty if nothing.
 
-    Lines are scored alone where none can be written.
+    *settings*, then these without writing if they score right lines; each only if a
+    function is long enough.
     """
     ways = (
         [settings, settings.without_writing]
@@ -168,7 +170,10 @@ def choose_asked_functions(
     run: RunContext, preparation: Preparation, settings: RecallSettings
 ) -> RecallLayout:
     """
-    What is asked of the text of *run*, which was not asked for functions before.
+    The functions asked of the text of *run*, which was not asked for any before.
+
+    No settings are in the result. Why there are few is added to the notes of
+    *preparation*.
 
     Raises:
         BadInput: If none of them can be asked for, or no answer has room.
@@ -247,9 +252,17 @@ def _notes_on_few_functions(
     preparation: Preparation,
     settings: RecallSettings,
     chosen: RecallSettings,
-    forced: int,
+    scored_count: int,
 ) -> Iterator[str]:
-    """Why fewer functions are asked for than a user may expect: *forced* of them."""
+    """
+    Why fewer functions are asked for than a user may expect; nothing if they are not.
+
+    Args:
+        preparation: The text, as it is sent and whole.
+        settings: What the user wants.
+        chosen: What can be asked of the text as sent.
+        scored_count: Functions of it whose lines are forced, or read.
+    """
     whole = preparation.whole
     if settings.writes_lines and not chosen.writes_lines:
         what = (
@@ -259,12 +272,12 @@ def _notes_on_few_functions(
         )
         lines = f"no function of {WRITTEN_LINES} lines"
         yield f"lines are {chosen.read_or_forced_word} alone: {lines} {what}"
-    if not chosen.scores_right_lines or forced >= chosen.function_count:
+    if not chosen.scores_right_lines or scored_count >= chosen.function_count:
         return
-    functions, wanted = plural(forced, "function"), chosen.function_count
+    functions, wanted = plural(scored_count, "function"), chosen.function_count
     verb = "read" if chosen.reads_instead_of_forcing else "force"
     of_text = len(whole.long_enough_functions(chosen.lines_per_function))
-    if of_text <= forced:
+    if of_text <= scored_count:
         yield f"{functions} to {verb}, not {wanted}: the text has {of_text}"
         return
     more = min(wanted, of_text)
@@ -280,6 +293,6 @@ def _notes_on_few_functions(
 
 
 def _asked_bytes(function: Function) -> int:
-    """Bytes of signature and asked lines, with their line breaks."""
+    """Bytes of signature and first `WRITTEN_LINES` lines, with their line breaks."""
     lines = function.body[: function.nonblank_indices[:WRITTEN_LINES][-1] + 1]
     return sum(len(line.encode()) + 1 for line in (function.signature, *lines))

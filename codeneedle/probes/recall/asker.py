@@ -64,7 +64,7 @@ class FunctionAsker(Asker):
         return replace(blank, reply=reply, error=why, retries=self.retries)
 
     def _configured_stop_test(self, needle: NeedleFacts) -> Callable[[str], bool]:
-        """What ends a reply: the limit of tokens, or `stop_test_for_needle`."""
+        """`stop_test_for_needle`; one that never stops if replies have a set limit."""
         has_limit = settings_of(self.context.run.setup).reply_tokens is not None
         return (lambda _so_far: False) if has_limit else stop_test_for_needle(needle)
 
@@ -96,7 +96,7 @@ class FunctionReader(Answering):
 
 
 def forcing_question(needle: NeedleFacts) -> Question:
-    """The question for right lines of *needle*, forced, by its key of a record."""
+    """The question for right lines of *needle*, forced, with its key in records."""
     key = f"{FORCED} {needle.name}"
     return Question(key, phrase=key, body=(Way.FORCE, needle))
 

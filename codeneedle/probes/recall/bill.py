@@ -24,7 +24,11 @@ from codeneedle.text import plural
 
 
 def bill_of_functions(settings: RecallSettings, estimates: Estimates) -> Bill:
-    """The corpus once, and lines of as many functions as are likely to fit."""
+    """
+    What a cell takes: the text, and lines of as many functions as are likely to fit.
+
+    Nothing, with a phrase that says so, if the context is too small for one.
+    """
     setup, corpus, chosen = estimates.setup, estimates.corpus, settings
     there = recall_layout(setup) if setup else RecallLayout()
     if estimates.functions is not None:
@@ -87,7 +91,11 @@ def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
 def _shortest_text_tokens(
     corpus: Corpus, chosen: RecallSettings, estimates: Estimates
 ) -> int:
-    """About the tokens of the shortest part with a function, as it is asked for."""
+    """
+    About the tokens of the shortest beginning with a function, question and answer.
+
+    0 if no function is long enough.
+    """
     if not corpus.long_enough_functions(chosen.lines_per_function):
         return 0
     lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
@@ -106,7 +114,7 @@ def _context_too_small_phrase(least: int) -> str:
 def _expected_function_counts(
     chosen: RecallSettings, estimates: Estimates
 ) -> tuple[int, int]:
-    """About how many functions of the text as sent are written, and forced."""
+    """About how many functions of the text as sent are written, and scored."""
     corpus, share = estimates.corpus, estimates.sent_corpus_share
     long = math.floor(share * len(corpus.long_enough_functions(WRITTEN_LINES)))
     all_lines = math.floor(

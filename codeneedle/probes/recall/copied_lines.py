@@ -94,5 +94,6 @@ def _line_numbers_by_digest(text: TextLines) -> Mapping[bytes, Sequence[int]]:
 
 
 def _line_digest(line: str) -> bytes:
+    """Hash of *line* without white space around it."""
     content = line.strip().encode(errors="replace")
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()

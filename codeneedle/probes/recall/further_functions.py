@@ -117,7 +117,11 @@ FURTHER = FurtherFunctions()
 
 
 def groups_to_read(setup: Setup, goal: int | None = None) -> Iterator[Group]:
-    """The functions whose lines are read, by the chunk that they are read in."""
+    """
+    The first *goal* functions whose lines are read, by the chunk that they are read in.
+
+    Without a goal, those of every sweep.
+    """
     most = goal or settings_of(setup).function_count
     ends = [end for end in FURTHER.units_at_looks(setup) if end < most]
     return group_functions_by_chunk(setup, [*ends, most])
@@ -130,7 +134,7 @@ def _estimated_right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> flo
 
 
 def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
-    """What reading takes until *goal* functions are, of which so many are *known*."""
+    """What reading takes until *goal* functions are read, so many of them *known*."""
     there = {needle.name for needle in recall_layout(setup).forced[:known]}
     lengths = [
         padded_chunk_tokens(

@@ -89,7 +89,7 @@ def _answered_rounds_or_none(
         yield scored_round.needle.name, None if scored_round.error else scored_round
 
 
-def _forced_scores(
+def _right_line_scores(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, Forced | None]]:
     """The scores of `right_line_answers`; None for a function without."""
@@ -128,9 +128,9 @@ def _written_function_names(record: CellRecord, _setup: Setup) -> list[str]:
 
 def _crosscheck_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     """
-    Probabilities of functions that were forced where lines are read, by name.
+    Mean probability of the right tokens of each function forced for a check, by name.
 
-    Empty where all were forced.
+    Empty where none are read.
     """
     if not settings_of(setup).reads_instead_of_forcing:
         return {}
@@ -157,7 +157,11 @@ def _rounds_with_function_names(
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
-    """Reading speed of each round without error that read most of its prompt."""
+    """
+    Tokens per second, of each round without error that read most of its prompt.
+
+    The unscored round is among them.
+    """
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
     speeds = (
@@ -167,7 +171,7 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
 
 
 def reading_speed_if_uncached(reply: Reply) -> float | None:
-    """Tokens per second; None where much of the prompt came from the cache."""
+    """Read tokens per second; None where much of the prompt came from the cache."""
     read = reply.prompt_tokens - reply.cached_tokens
     is_whole = read > 0 and read >= WHOLE_READING * reply.prompt_tokens
     if not is_whole or reply.prompt_ms <= 0:
@@ -218,13 +222,13 @@ def _margins_written(answer: ScoredRound) -> Margins | None:
     return answer.margins
 
 
-def _margins_forced(answer: RightLineAnswer) -> Margins | None:
+def _margins_of_right_lines(answer: RightLineAnswer) -> Margins | None:
     return margins_of_gaps(answer.scores.leads)
 
 
 _written_margin = partial(_margin_metric, _answered_rounds_or_none, _margins_written)
 
-_forced_margin = partial(_margin_metric, right_line_answers, _margins_forced)
+_forced_margin = partial(_margin_metric, right_line_answers, _margins_of_right_lines)
 
 _speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
@@ -284,7 +288,7 @@ METRICS: tuple[Metric, ...] = (
 """All of them; the first is the headline."""
 
 
-_RIGHT = RightTokens(_forced_scores)
+_RIGHT = RightTokens(_right_line_scores)
 
 FORCED: tuple[Metric, ...] = (
     _RIGHT.log_probability_metric()(
@@ -307,5 +311,5 @@ FORCED: tuple[Metric, ...] = (
 
 
 def right_line_metrics(setup: Setup) -> tuple[Metric, ...]:
-    """The metrics that *setup* has beyond `METRICS`."""
+    """The metrics of *setup* beyond `METRICS`; empty if it scores no right lines."""
     return FORCED if settings_of(setup).scores_right_lines else ()

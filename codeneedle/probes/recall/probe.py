@@ -80,7 +80,7 @@ def _last_function_always_asked(setup: Setup) -> NeedleFacts:
 
 
 def _why_no_margins(run: Run) -> Iterator[str]:
-    """Why no record has margins, where the same is true of all."""
+    """A line that no written lines have margins, with the reason; else nothing."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     rounds = [answer for record in records for answer in recall_of(record).rounds]
     written = [answer for answer in rounds if not answer.error]
@@ -151,7 +151,7 @@ class RecallProbe(Probe):
     @override
     def adapt(self, settings: RecallSettings, estimates: Estimates) -> RecallSettings:
         """
-        *settings* as engine and corpus can do them, on those of the run folder.
+        *settings*; where they are open, as in the run folder, or by engine and corpus.
 
         Raises:
             BadInput: With a setting that works.
@@ -217,6 +217,11 @@ class RecallProbe(Probe):
 
     @override
     def measure(self, context: ProbeContext) -> Json:
+        """
+        Have right lines read where they are to be, then ask a server all else.
+
+        For a check, it asks for the functions of `Further.checks` alone.
+        """
         observed, setup = previous_answers(context), context.run.setup
         if context.is_check:
             start_server_and_ask(self, context, observed, lambda: FURTHER.checks(setup))
@@ -246,7 +251,12 @@ class RecallProbe(Probe):
                 yield question
 
     def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
-        """Whether a server is to start: not where lines were read alone."""
+        """
+        Whether a server is to start.
+
+        Not where lines are read, all else has its answer, and the command or the time
+        of a start is known.
+        """
         is_known = bool(context.command) or context.phases.ready_s is not None
         has_read = settings_of(context.run.setup).reads_instead_of_forcing and is_known
         return not has_read or any(
@@ -337,7 +347,7 @@ class RecallProbe(Probe):
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
         What its records do not tell: written recall that no pair can change; and why
-        nothing was forced, where the engine cannot do that.
+        there are no margins of what was written.
         """
         lines = []
         cells = frames.cells_frame(run.of_probe(NAME), METRICS[0])
@@ -363,7 +373,7 @@ class RecallProbe(Probe):
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
-        """Functions that were written, then those that were forced."""
+        """Functions that were written, then those that were forced, or read."""
         from codeneedle.probes.recall import answers
 
         return answers.answers(run, record)

@@ -169,7 +169,7 @@ def needle_named(
 
 
 def _groups_of_part(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
-    """The answers whose keys begin with *part*."""
+    """The groups of answers of one *part*: `WRITTEN`, `FORCED` or `READ`."""
     for key, group in answers_of(record).items():
         if key.startswith(f"{part} "):
             yield group

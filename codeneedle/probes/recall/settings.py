@@ -138,7 +138,7 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
 
     @property
     def without_writing(self) -> "RecallSettings":
-        """These without lines to write."""
+        """These with right lines scored alone: read if they are so far, else forced."""
         scored = (Way.READ if self.reads_instead_of_forcing else Way.FORCE,)
         return structs.replace(self, way=scored)
 
@@ -153,12 +153,12 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
 
     @property
     def lines_per_function(self) -> int:
-        """Lines that are not blank of each of them; `FORCED_LINES` by default."""
+        """Lines scored of a function, without blank ones; `FORCED_LINES` by default."""
         return self.lines or FORCED_LINES
 
     @property
     def read_or_forced_word(self) -> str:
-        """What becomes of right lines, as a word of phrases."""
+        """``read`` if right lines are read, else ``forced``."""
         return "read" if self.reads_instead_of_forcing else "forced"
 
     @property
@@ -196,10 +196,12 @@ FUNCTIONS_KEYS = frozenset({"wording", "written", "forced", "text"})
 @keep_results()
 def recall_layout(setup: Setup) -> RecallLayout:
     """
-    The functions that *setup* asks for; none where it says nothing of recall.
+    The settings of recall in *setup*, with the functions that it asks for.
+
+    All open, and no functions, where it says nothing of recall.
 
     Raises:
-        BadRecord: If it says something that is none.
+        BadRecord: If what it says has another layout.
     """
     return settings_in(setup, NAME, RecallLayout)
 
@@ -209,6 +211,6 @@ def settings_of(setup: Setup) -> RecallSettings:
     What is asked under *setup*; all open where it says nothing of recall.
 
     Raises:
-        BadRecord: If it says something that is none.
+        BadRecord: If what it says has another layout.
     """
     return settings_in(setup, NAME, RecallSettings)

@@ -52,7 +52,11 @@ def default_ways(settings: RecallSettings, estimates: Estimates) -> tuple[Way, .
 
 
 def would_read_lines_if_possible(estimates: Estimates) -> bool:
-    """Whether right lines are read here, if a tool can hold the text."""
+    """
+    Whether right lines are read by default, if a tool can hold the text.
+
+    They are on an accelerator, of texts up to `MOST_READ`; not of the built-in model.
+    """
     is_fast = estimates.engine.is_on_accelerator and not estimates.is_built_in
     return is_fast and estimates.sent_corpus_tokens <= MOST_READ
 
@@ -88,7 +92,7 @@ def refuse_impossible_ways(settings: RecallSettings, engine: Engine) -> None:
 
 
 def _require_forcing(engine: Engine) -> None:
-    """Stop at an *engine* that cannot score right lines: they can be written."""
+    """Stop at an *engine* that cannot score right lines; the hint adds --way write."""
     try:
         engine.require(Ability.FORCED)
     except CodeneedleError as error:
@@ -98,7 +102,7 @@ def _require_forcing(engine: Engine) -> None:
 
 def _refuse_forcing_settings(settings: RecallSettings, engine: Engine) -> None:
     """
-    Stop at *settings* of lines that are forced: they are written alone.
+    Stop at *settings* that say how many functions or lines are forced: none are.
 
     Raises:
         BadInput: With what works with this engine.
@@ -119,7 +123,9 @@ def _refuse_forcing_settings(settings: RecallSettings, engine: Engine) -> None:
 
 def refuse_lines_no_function_has(chosen: RecallSettings, corpus: Corpus) -> None:
     """
-    Stop at lines that no function of *corpus* has.
+    Stop at lines to write, or to score, that no function of *corpus* has.
+
+    Only where the user has named the way, or how many lines.
 
     Raises:
         BadInput: With a setting that works.
@@ -144,7 +150,7 @@ def refuse_lines_no_function_has(chosen: RecallSettings, corpus: Corpus) -> None
 
 
 def with_few_functions_if_open(chosen: RecallSettings) -> RecallSettings:
-    """*chosen* for a sweep that decides: a few functions, where none are named."""
+    """*chosen* for a sweep that decides: few functions and lines to score, if open."""
     if not chosen.scores_right_lines:
         return chosen
     fewest = DECIDING_READ if chosen.reads_instead_of_forcing else DECIDING_FUNCTIONS

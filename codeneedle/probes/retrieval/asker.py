@@ -49,6 +49,7 @@ class TextAsker(Asker):
 
     @override
     def ask(self, question: Question) -> TextRead:
+        """Its text with all answers; the gate gets to know them."""
         return self.gate.keep_text_and_set_gate(
             question.body, self._ask_questions_of_text(question.body)
         )
@@ -58,7 +59,7 @@ class TextAsker(Asker):
         return self.gate.why_pointless(question.body)
 
     def ask_for_reply(self, text: TaskText, question: TextQuestion) -> Reply:
-        """The reply to *question*, limited by the length of the right one."""
+        """The written reply to *question*, cut off if far longer than the right one."""
         tokenizer = self.served.tokenizer
         right = question.payload
         tokens = (
@@ -105,9 +106,10 @@ class TextAsker(Asker):
         decoys: Sequence[Decoy],
     ) -> TextAnswer:
         """
-        Ask *question*, and score its right answer unless texts are graded.
+        Ask *question*, and force its right answer, too, if the engine can.
 
-        What is stored is named ``LENGTH-NAME``, with *decoys* beside it.
+        The result is named ``LENGTH-NAME``, and names wrong answers by their numbers
+        among *decoys*, those of the text.
         """
         named = replace(question, name=f"{length}-{question.name}")
         reply = self.ask_for_reply(text, question)
@@ -122,7 +124,7 @@ class TextAsker(Asker):
         return self._ask_until_enough(text, question, tokens=PRIMING_TOKENS)
 
     def _force_right_answer(self, text: TaskText, question: TextQuestion) -> Answer:
-        """The scores of the right answer to *question*, which is forced."""
+        """The scores of the right answer to *question*, forced; or an error instead."""
         asked = self._request(text, question, tokens=1)
         return self.score_reply(question.name, asked, right_answer_text(question))
 
@@ -155,6 +157,7 @@ class TextReader(Answering):
 
     @override
     def ask(self, question: Question) -> TextRead:
+        """Its text with all scores; the gate gets to know them."""
         key, setup = question.body, self.gate.context.run.setup
         return self.gate.keep_text_and_set_gate(
             key, score_answers_behind_text(key, make_text_of_key(setup, key), self.read)
@@ -201,7 +204,7 @@ def _decoys(text: TaskText) -> tuple[Decoy, ...]:
 def _answer_to_store(
     question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
 ) -> TextAnswer:
-    """*answer* to *question*, whose decoys are stored as places among *decoys*."""
+    """*answer* to *question*, whose decoys are stored as numbers among *decoys*."""
     return TextAnswer(
         **shared_field_values(question, QuestionFields),
         decoys=tuple(map(decoys.index, question.decoys)),

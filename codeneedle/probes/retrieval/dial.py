@@ -85,7 +85,7 @@ def fitted_character_count(
         make: Makes a text of about so many characters.
         length: In tokens.
         tokenizer: Counts them; None if the engine has none.
-        begin: Where to begin.
+        begin: Characters to begin with; the result without a tokenizer.
 
     Raises:
         BadInput: If a text of so many characters cannot be made.

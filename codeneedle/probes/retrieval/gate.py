@@ -49,8 +49,8 @@ class Gate:
         """
         Keep what was *read*, and return it.
 
-        Behind the last text of a length the reference sets which greater ones are left
-        out.
+        Behind the last text of a length, the reference sets how much it has right
+        there, and which greater ones are left out.
         """
         self._texts[key.name] = read
         is_last = key.number + 1 == texts_per_length(
@@ -136,7 +136,7 @@ class Gate:
         return shares
 
     def _decode_earlier_text(self, name: str) -> TextRead:
-        """A text that an earlier server was asked about."""
+        """A text that an earlier server was asked about; it is kept, too."""
         answer = self.observed.answers[name]
         read = self._texts[name] = from_json(answer, TextRead, file=name)
         return read

@@ -118,7 +118,11 @@ def _mode_metric(mode: Mode) -> Metric:
 
 
 def _is_informative(outcome: QuestionOutcome | TextKey, setup: Setup) -> bool:
-    """Whether its task counts, at its length, in what is about all tasks."""
+    """
+    Whether its task counts, at its length, in what is about all tasks.
+
+    All do before the reference has set anything.
+    """
     calibration = calibration_of(setup)
     return calibration is None or calibration.is_informative(
         outcome.task, outcome.length
@@ -126,7 +130,7 @@ def _is_informative(outcome: QuestionOutcome | TextKey, setup: Setup) -> bool:
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
-    """Reading speed of each text, in tokens per second, without what was cached."""
+    """Tokens per second of each text that a server read, without what was cached."""
     retrieval = retrieval_of(record)
     texts = retrieval.texts if retrieval else ()
     return [
@@ -155,7 +159,11 @@ def _informative_text_names(record: CellRecord, setup: Setup) -> list[str]:
 
 
 def _right_share_informative_or_all(record: CellRecord, setup: Setup) -> float:
-    """Share of right answers, 0 to 1; of informative tasks where there are any."""
+    """
+    Share of right answers, from 0 to 1; 0 without answers.
+
+    Of informative tasks where there are any, else of all.
+    """
     every = outcomes(record)
     chosen = [outcome for outcome in every if _is_informative(outcome, setup)] or every
     shares = [each.rightness for each in chosen if each.rightness is not None]
@@ -214,7 +222,7 @@ def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
     where there are several: ``multikey@2048``.
 
     Raises:
-        BadRecord: If the settings name none.
+        BadRecord: If the settings name something that is no task or length.
     """
     tasks = _setting_values(setup, "tasks", str)
     lengths = _setting_values(setup, "lengths", int)
@@ -229,7 +237,7 @@ def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
 
 def _setting_values(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]:
     """
-    A list of the settings; empty if they have none.
+    The list *key* of the settings, its values of *kind*; empty if they have none.
 
     Raises:
         BadRecord: If it is something else.

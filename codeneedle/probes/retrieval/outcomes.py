@@ -64,6 +64,8 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
     """
     What became of each question of *record*, in asking order; scored anew.
 
+    Empty if it holds nothing of this probe.
+
     Raises:
         BadRecord: If what it holds cannot be read.
     """

@@ -207,7 +207,7 @@ class RetrievalProbe(Probe):
 
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """With those of each task, and of each of several lengths."""
+        """`metrics`, with those of each task, and of each of several lengths."""
         return (*self.metrics, *metrics_of_tasks(setup))
 
     @override
@@ -232,6 +232,7 @@ class RetrievalProbe(Probe):
 
     @override
     def measure(self, context: ProbeContext) -> Json:
+        """Where right answers are read, none are written but those that set dials."""
         if not retrieval_layout(context.run.setup).reads:
             return super().measure(context)
         observed = previous_answers(context)

@@ -182,7 +182,7 @@ class Calibration:
         return right >= ABLE
 
     def right_share_at(self, task: str, length: int) -> float | None:
-        """Share that the reference has right there; None before it is known."""
+        """Share of *task* at *length* that the reference has right; None if unknown."""
         rights = {(each.task, each.length): each.right for each in self.answered}
         return rights.get((task, length))
 

@@ -180,7 +180,8 @@ def most_question_and_answer_tokens(settings: RetrievalSettings, context: int) -
     """
     Tokens that the longest question of the tasks and its answer may take.
 
-    That of texts as long as *context*, where those asked for are longer.
+    In a text of the shortest length asked for, or of *context* if that is shorter;
+    levels that do not fit it are left out.
     """
     characters = CHARACTERS_PER_TOKEN * min(
         context, sorted_distinct_lengths(settings)[0]
@@ -250,7 +251,7 @@ class RetrievalLayout(
         return {task: int(level) for task, level in words}
 
     def questions_per_length(self, task: str) -> int:
-        """Questions of *task* at each length."""
+        """Questions of *task* at each length, those of all depths."""
         return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
 
 
@@ -284,7 +285,11 @@ def check_template_keeps_text(run: RunContext, length: int) -> None:
     """
     Stop at a chat template that does not render a text of *length* tokens verbatim.
 
-    Engines that estimate lengths do not tell what their template renders.
+    Nothing is checked of completions, or of engines that estimate lengths: they do not
+    tell what their template renders.
+
+    Raises:
+        LostText: If the text or the question is not in the prompt.
     """
     is_told = run.setup.prompt_form == PromptForm.CHAT and not run.setup.lengths
     if not is_told:

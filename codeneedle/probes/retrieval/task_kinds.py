@@ -194,7 +194,7 @@ class _Pairs:
         return self.form.partition("{}")[0] + self.keys[n] + self.form.split("{}")[1]
 
     def decoys_except(self, wanted: Sequence[int]) -> Iterator[tuple[str, str, int]]:
-        """The values of all but *wanted*, as decoys."""
+        """Key, value and number of each pair but those of the numbers *wanted*."""
         for n, value in enumerate(self.values):
             if n not in wanted:
                 yield self.keys[n], value, n
@@ -214,7 +214,7 @@ def _draw_keys_and_values(spec: TextSpec, count: int) -> _Pairs:
     if kind == "word":
         keys, digits = chance.make_distinct(lambda: _invent_word(chance), count), 5
     else:
-        keys, digits = chance.pick_distinct(_CITIES, count), 3
+        keys, digits = chance.pick_several(_CITIES, count), 3
     return _Pairs(
         keys, chance.make_distinct(lambda: _draw_number(chance, digits), count)
     )
@@ -242,7 +242,12 @@ def _make_multikey(spec: TextSpec) -> Material:
 
 
 def _asked_then_even_depths(spec: TextSpec, count: int) -> list[float]:
-    """Places of *count* lines: the asked depths first, the others evenly."""
+    """
+    Places of *count* lines: the asked depths first, the others evenly.
+
+    Raises:
+        BadInput: If *count* is less than the depths.
+    """
     others = count - len(spec.depths)
     if others < 0:
         raise BadInput(
@@ -266,7 +271,7 @@ def _make_multivalue(spec: TextSpec) -> Material:
     """Two keys, so that the values of one are decoys for the other."""
     count = spec.level.count
     numbers = spec.chance.make_distinct(lambda: _draw_number(spec.chance, 3), 2 * count)
-    keys = [key for key in spec.chance.pick_distinct(_CITIES, 2) for _ in range(count)]
+    keys = [key for key in spec.chance.pick_several(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
     lines, questions = [], []
     for half, depth in enumerate((*spec.depths, 1 - spec.depths[0])[:2]):
@@ -437,10 +442,10 @@ def _question_for_chain_value(
 def _make_twin_functions(spec: TextSpec) -> Material:
     """Functions whose names differ in the last character, and bodies in some lines."""
     chance, level, family = spec.chance, spec.level, spec.level.count
-    keys = chance.pick_distinct(_NOUNS, level.lines)
-    stem = "_".join(chance.pick_distinct(_NOUNS, 2))
+    keys = chance.pick_several(_NOUNS, level.lines)
+    stem = "_".join(chance.pick_several(_NOUNS, 2))
     names = [
-        f"{stem}_{letter}" for letter in chance.pick_distinct(_LETTERS.lower(), family)
+        f"{stem}_{letter}" for letter in chance.pick_several(_LETTERS.lower(), family)
     ]
     bodies = [
         "\n".join(
@@ -512,7 +517,7 @@ _WHAT = {
 def _make_described_functions(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
     chance, count = spec.chance, spec.level.count
-    kinds = chance.pick_distinct([*itertools.product(_WHAT, _WHICH)], count)
+    kinds = chance.pick_several([*itertools.product(_WHAT, _WHICH)], count)
     names = chance.make_distinct(lambda: _invent_word(chance), count)
     questions = [
         QuestionDraft(
@@ -588,7 +593,7 @@ _ROW = 10
 def _make_common_words(spec: TextSpec) -> Material:
     """Words in random order, of which some occur several times as often as others."""
     chance, count, more = spec.chance, spec.level.count, spec.level.differ
-    words = chance.pick_distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
+    words = chance.pick_several([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
     common, rare = words[:count], words[count:]
     deck = [*rare, *(common * more)]
     length = sum(len(word) + 1 for word in deck)
@@ -600,7 +605,7 @@ def _make_common_words(spec: TextSpec) -> Material:
             hint="Choose a greater length, or an easier level.",
         )
     placed: list[str] = []
-    decks = iter(lambda: chance.pick_distinct(deck, len(deck)), None)
+    decks = iter(lambda: chance.pick_several(deck, len(deck)), None)
     room = spec.characters
     for word in itertools.chain.from_iterable(decks):
         room -= len(word) + 1

@@ -104,8 +104,8 @@ class Chance:
         """One of *values*."""
         return values[self.below(len(values))]
 
-    def pick_distinct(self, values: Sequence[_Value], count: int) -> list[_Value]:
-        """*count* of *values*, none twice, in random order."""
+    def pick_several(self, values: Sequence[_Value], count: int) -> list[_Value]:
+        """*count* of *values* in random order, each drawn once at most."""
         left = list(values)
         return [left.pop(self.below(len(left))) for _ in range(count)]
 
@@ -214,6 +214,9 @@ def _join_lines_and_filler(
     The lines in order of their places among filler, and where each then begins, 0 to 1.
 
     Lines are never dropped: filler ends where the characters do.
+
+    Raises:
+        BadInput: If the lines alone have more characters.
     """
     lines = made.lines
     spare = spec.characters - sum(len(line.text) + 1 for line in lines)

@@ -74,7 +74,20 @@ def make_texts_of_run(
     purpose: str = "",
     only: int | None = None,
 ) -> tuple[TaskText, ...]:
-    """Texts that depend on the run's seed, the length and the purpose alone."""
+    """
+    Texts of *size* at *level*, the same for every pair of the run.
+
+    Args:
+        setup: Of the run, with seed and depths.
+        size: Their task, length and characters.
+        level: Number of the level, from 0.
+        questions: At each depth.
+        purpose: Other texts for each word; empty for those that all pairs are asked.
+        only: Number of the single text to make; all if None.
+
+    Raises:
+        BadInput: If the characters are too few for the level.
+    """
     words = f"{setup.seed}:{size.length}:{purpose}"
     return make_texts(
         size.task,

@@ -44,7 +44,7 @@ def overview(record: CellRecord) -> Document:
 
 
 def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
-    """What each way changed; below, replies beside those of a cold cache."""
+    """What each way changed; below, replies that differ, beside those from cold."""
     rows = [_answer_row(each, answer) for each in questions for answer in each.answers]
     yield Table(HEADINGS, rows, words={"question", "cache", "reply"})
     for question in questions:
@@ -70,7 +70,7 @@ def _answer_row(question: ReuseQuestion, answer: Answer) -> list[str]:
 
 
 def _differing_reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
-    """The cold reply to a question, beside those that are not the same."""
+    """The cold reply to a question, beside those that differ; nothing without any."""
     cold = question.comparable_answer(CacheState.COLD)
     others = [
         answer

@@ -87,13 +87,13 @@ class ReuseProbe(Probe):
 
     @override
     def own_text_name(self, _settings: ReuseSettings, _engine: Engine) -> str:
-        """Empty: it generates a text."""
+        """Empty: in place of the corpus it reads a text of its own, without a name."""
         return ""
 
     @override
     def adapt(self, settings: ReuseSettings, estimates: Estimates) -> ReuseLayout:
         """
-        *settings*, with what the context holds where no length is chosen.
+        *settings*, else those of the run folder, else what the context holds.
 
         Raises:
             TooLong: If the text does not fit with its questions and answers.
@@ -133,7 +133,7 @@ class ReuseProbe(Probe):
 
     @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
-        """Functions of the text by their number, each to be asked in all ways."""
+        """Questions by their number, each to be asked in all ways."""
         asked = reuse_layout(setup).question_count if NAME in setup.probes else 0
         for number in range(asked):
             yield Question(str(number), phrase="reading the text", body=number)
@@ -184,7 +184,7 @@ class ReuseProbe(Probe):
 
     @override
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """Pairs whose reused cache differs more than the reference's."""
+        """Pairs whose reused cache differs notably; if none, the largest difference."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
         by_pair = {record.pair: reuse_of(record) for record in records}
         reference = reference_among(records)
@@ -308,6 +308,9 @@ class _ReuseAsker(Asker):
         Bring the cache into the state of *way*.
 
         *before* is what a first turn asks, *other* what is asked behind a shared text.
+
+        Raises:
+            CannotSave: If it is to be restored, and could not be saved.
         """
         if way is CacheState.TURN:
             self._ask_first_question(before)
@@ -322,7 +325,7 @@ class _ReuseAsker(Asker):
             self.served.restore_cache()
 
     def _save_cache_or_why_not(self, other: NeedleFacts) -> str:
-        """Save a cache with the text and another question; the error if that fails."""
+        """Save a cache with the text and *other*; why that failed, or empty."""
         self._ask_first_question(other, tokens=1)
         try:
             self.served.save_cache()

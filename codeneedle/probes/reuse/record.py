@@ -113,7 +113,7 @@ class ReuseQuestion:
 
     def largest_token_nats_difference(self, way: CacheState) -> float | None:
         """
-        The largest change of a right token's log-probability, in nats.
+        The largest change of a right token's log-probability from cold, in nats.
 
         None where *way*, or the cold answer, has a gap.
         """
@@ -176,7 +176,7 @@ def reuse_of(record: CellRecord) -> Reuse:
 
 def parse_stored_reuse(stored: Observed, *, file: str) -> Reuse:
     """
-    What is *stored* in a *file*.
+    What is *stored* of a cell; errors name the *file*.
 
     Raises:
         BadRecord: See `reuse_of`.

@@ -20,7 +20,7 @@ def crossover_phrase(
     The ratio of mean speeds is interpolated linearly between depths. Its last crossing
     of 1 counts: beyond it, up to the greatest depth of both, one of the two stays
     ahead. A ratio of exactly 1 is not faster. Only depths count at which the means are
-    further apart than the standard deviations of both together.
+    at least as far apart as the standard deviations of both together.
 
     Returns:
         ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
@@ -32,7 +32,7 @@ def crossover_phrase(
         BadRecord: If one of them has another layout.
     """
     both = (record, reference)
-    if any(map(is_measured_once, both)) or not all(r.in_kernel for r in both):
+    if any(map(is_measured_once, both)) or not all(r.ran_as_usual for r in both):
         return ""
     speeds, others = mean_speeds(record, test), mean_speeds(reference, test)
     points = [
@@ -53,7 +53,7 @@ def crossover_phrase(
 def _differ_beyond_noise(
     record: CellRecord, reference: CellRecord, test: str, depth: int
 ) -> bool:
-    """Whether the speeds of two cells differ by more than the noise of both."""
+    """Whether the speeds of two cells differ by the noise of both, or more."""
     means = [mean_speeds(each, test)[depth] for each in (record, reference)]
     noise: float = sum(
         stdev(getattr(at, test))

@@ -56,9 +56,9 @@ def _speeds_at(
     record: CellRecord, setup: Setup, depth: int | None
 ) -> DepthSpeeds | None:
     """
-    Speeds of *record* at *depth*, None for the greatest of the setup.
+    Speeds or gap of *record* at *depth*, None for the greatest of the setup.
 
-    None if there are none.
+    None if the record has neither.
     """
     settings = throughput_layout(setup)
     if settings is None:
@@ -79,7 +79,7 @@ def _test_speeds(
 def _gap_status_and_reason(
     record: CellRecord, setup: Setup, *, depth: int | None
 ) -> tuple[str, str] | None:
-    """Status and reason of a *depth* that has none; None if it has, or is not there."""
+    """Status and reason of a gap at *depth*; None if there are speeds, or nothing."""
     at = _speeds_at(record, setup, depth)
     return (at.status, at.gap) if at and at.gap else None
 

@@ -160,7 +160,7 @@ class ThroughputProbe(Probe):
         self, settings: ThroughputSettings, estimates: Estimates
     ) -> ThroughputSettings:
         """
-        *settings* on those of the run folder, with depths in ascending order.
+        *settings*, else those of the run folder, with depths in ascending order.
 
         Raises:
             BadInput: If a depth exceeds the context that the weights were trained for.
@@ -279,10 +279,11 @@ class ThroughputProbe(Probe):
 
 
 def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
+    """Remarks on pairs with a kernel, each with its pairs; none without a reference."""
     records = {
         pair: record
         for pair, record in measured.items()
-        if record.has_numbers and record.in_kernel
+        if record.has_numbers and record.ran_as_usual
     }
     reference = reference_among(records.values())
     if reference is None:
@@ -308,7 +309,7 @@ def _speed_without_kernel_phrase(record: CellRecord) -> str:
     """Writing speed at the greatest depth, without a kernel; empty with one."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
-    if record.in_kernel or deepest is None:
+    if record.ran_as_usual or deepest is None:
         return ""
     where = "converted to f16"
     if record.attention is Attention.CPU:

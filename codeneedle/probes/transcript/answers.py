@@ -83,7 +83,7 @@ def _turn_row(turn: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
 
 
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
-    """The turns of *record*."""
+    """The turns of *record* that have scores."""
     for name in scores_by_turn(record, run.setup):
         show = functools.partial(_turn_document, run, record, name)
         yield ScoredAnswer(name=name, show=show)

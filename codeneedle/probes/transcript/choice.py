@@ -198,7 +198,7 @@ def caveats(chosen: TranscriptLayout, context: int) -> Iterator[str]:
 
 
 def dropped_field_lines(phrases: Sequence[str]) -> Iterator[str]:
-    """What is lost with what the chat template drops; see `dropped_field_phrases`."""
+    """A line for each of `dropped_field_phrases`, and one if tool calls are dropped."""
     for phrase in phrases:
         yield f"the chat template drops {phrase}"
     if any(what in phrase for phrase in phrases for what in ("tool calls", "of tools")):

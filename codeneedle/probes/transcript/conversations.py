@@ -174,11 +174,12 @@ def parse_and_check_conversations(
     Args:
         data: JSON or JSON lines.
         path: For errors.
-        needs_assistant: Whether one must have a message of an assistant, and a few may
-            have a fault.
+        needs_assistant: Whether one must have a message of an assistant; if not, none
+            may have a fault.
 
     Raises:
-        BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
+        BadInput: If more than `MOST_UNREAD` have a fault, naming the first line; if no
+            assistant has a message.
     """
     values = exports.join_record_lines(_parse_json_or_json_lines(_decode(data, path)))
     conversations = tuple(_conversation_or_fault(value, line) for line, value in values)
@@ -288,7 +289,7 @@ def _parse_json_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
 
 
 def _parse_json(text: str) -> Any:
-    """*text* as JSON, without the numbers that JSON does not have."""
+    """*text* as JSON; refuses NaN, Infinity, and numbers too large for a float."""
     return json.loads(
         text, parse_constant=_refuse_nan_and_infinity, parse_float=_parse_finite
     )
@@ -353,7 +354,8 @@ def _read_conversation(value: Any, line: int) -> Conversation:
     """
     The conversation that *value* is, up to the first message that cannot be read.
 
-    A `_Wrong` if it is none, or has no message of an assistant before that.
+    Raises:
+        _Wrong: If it is none, or has no message of an assistant before that.
     """
     if isinstance(value, _Wrong):
         raise value
@@ -405,7 +407,7 @@ def _read_turns_until_fault(messages: Sequence[Any]) -> tuple[list[Turn], str]:
 
 
 def _read_turn(value: Any, number: int) -> Turn:
-    """Message *number* in either form; a `_Wrong` names that number."""
+    """Message *number* in either form; raises a `_Wrong` that names that number."""
     if not isinstance(value, dict):
         raise _Wrong(f"message {number} is no object")
     try:
@@ -473,7 +475,7 @@ def _read_share_gpt_turn(value: Json) -> Turn:
 
 
 def _content_text(content: Any) -> str:
-    """The text of a message, whose content may be a list of parts: one a line."""
+    """The text of *content*; of a list its parts, one a line; empty for None."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -71,7 +71,14 @@ def convert_conversation(value: Any) -> Converted:
 
 
 def _convert_export(value: Any, aside: Counter[str]) -> Any:
-    """*value* as the first program converts it whose export it is; else as it is."""
+    """
+    *value* as the first program converts it whose export it is; else as it is.
+
+    What is passed over is counted in *aside*.
+
+    Raises:
+        BadExport: See `convert_conversation`.
+    """
     for is_of, convert in _PROGRAMS if isinstance(value, dict) else ():
         if is_of(value):
             return convert(value, aside)
@@ -80,7 +87,11 @@ def _convert_export(value: Any, aside: Counter[str]) -> Any:
 
 
 def _messages_of(value: Any) -> list[Json]:
-    """Those messages of *value* that are objects; none where there is no list."""
+    """
+    Messages that are objects, of a list or of that in an object; none without a list.
+
+    An object has it under ``messages`` or ``conversations``.
+    """
     messages = value
     if isinstance(value, dict):
         messages = value.get("messages") or value.get("conversations")
@@ -133,6 +144,7 @@ def _is_header(value: Any) -> bool:
 
 
 def _is_record(value: Any) -> bool:
+    """Whether *value* belongs to the conversation of a header before it."""
     if not isinstance(value, dict):
         return False
     return "mes" in value or ("type" in value and "role" not in value)
@@ -196,10 +208,10 @@ def _take_branch_and_count_others(
 
 def _only_leaf(parents: Mapping[Any, Any]) -> Any:
     """
-    The message that is nobody's parent, if no message has two answers.
+    Id of the message that is nobody's parent, if no message has two answers.
 
     Raises:
-        BadExport: If there are several.
+        BadExport: If there are several, or none.
     """
     leaves = parents.keys() - {*parents.values()}
     if len(leaves) != 1:
@@ -358,7 +370,7 @@ def _chatgpt_message(
 
 
 def _chatgpt_part(part: Any) -> Any:
-    """A part; a picture or a sound has no text."""
+    """*part*; one without text, such as a sound, becomes a picture."""
     has_text = isinstance(part, str) or "text" in part
     return part if has_text else {"type": "image_url"}
 
@@ -555,10 +567,9 @@ def _is_tavern(value: Json) -> bool:
 
 def _convert_tavern(value: Json, aside: Counter[str]) -> Json:
     """
-    Messages as they are shown; the card of the character is in another file.
+    Messages as they are shown, without those that were hidden from the model.
 
-    Raises:
-        BadExport: If there is none.
+    The card of the character is in another file.
     """
     messages = []
     for each in value[TAVERN]:

@@ -99,7 +99,7 @@ class TranscriptProbe(Probe):
 
     @override
     def own_text_name(self, settings: TranscriptSettings, _engine: Engine) -> str:
-        """The name of the file."""
+        """The name of the file; empty without one."""
         return slug(settings.file.stem) if settings.file else ""
 
     @override
@@ -259,7 +259,7 @@ class TranscriptProbe(Probe):
                 line
                 for record in run.records
                 if record.probe == NAME and record.has_numbers
-                for line in _unscored_turns_phrase(record)
+                for line in _unscored_turn_lines(record)
             ),
         )
 
@@ -301,8 +301,8 @@ PROBE = TranscriptProbe(
 )
 
 
-def _unscored_turns_phrase(record: CellRecord) -> Iterator[str]:
-    """``7 of 28 turns have no score: told nothing``; nothing if all have one."""
+def _unscored_turn_lines(record: CellRecord) -> Iterator[str]:
+    """How many turns of a pair have no score, and why; nothing if all have one."""
     turns = turn_answers(record)
     reasons = Counter(turn.error for turn in turns if turn.error)
     if count := reasons.total():
@@ -448,9 +448,10 @@ def _read_and_count_turns_once(
 
 def _render_and_check_turns(run: RunContext) -> dict[str, RenderedTurn]:
     """
-    The turns of *run* by name; their hashes must be those of the setup.
+    The turns of *run* by name, as they are rendered now, else as when the run began.
 
-    As the template renders them now, else as on the day on which the run began.
+    Raises:
+        BadInput: If neither is what the setup has.
     """
     chosen = transcript_layout(run.setup)
     settings = run.chosen_or_default_settings(TranscriptSettings, NAME)
@@ -479,6 +480,7 @@ class _Forcer(Asker):
 
     @override
     def ask(self, question: Question) -> AnswerGroup:
+        """The answers to all turns of a conversation."""
         turns = []
         for turn in question.body:
             self.context.report_step(self._done, self.left, f"turn {turn.name}")
@@ -488,7 +490,7 @@ class _Forcer(Asker):
 
     def force_turn(self, turn: TurnFacts, rendered: RenderedTurn) -> Answer:
         """
-        The scores of a turn.
+        The answer with the scores of a turn, or with why it has none.
 
         Raises:
             CellError: If the server fails. It does not quote the server's message,

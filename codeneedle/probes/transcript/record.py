@@ -151,7 +151,7 @@ class TranscriptLayout(
 @keep_results()
 def transcript_layout(setup: Setup) -> TranscriptLayout:
     """
-    What *setup* stores of the probe.
+    What *setup* stores of the probe, with turns that are copies as left out.
 
     Raises:
         BadRecord: If there are none, or they have another layout.
@@ -191,7 +191,7 @@ def turn_answers(record: CellRecord) -> tuple[Answer, ...]:
 @keep_results()
 def scores_by_turn(record: CellRecord, setup: Setup) -> dict[str, Forced]:
     """
-    The scores of each turn of *record* that has some, by the name of the turn.
+    The scores of each turn of *record* that has some and is no copy, by its name.
 
     Raises:
         BadRecord: See `transcript_layout` and `turn_answers`.
@@ -202,7 +202,7 @@ def scores_by_turn(record: CellRecord, setup: Setup) -> dict[str, Forced]:
 
 
 def scores_of_kind(turn: TurnFacts, scores: Forced, kind: Kind | None) -> Forced:
-    """The *scores* of the tokens of one *kind* in a *turn*; None for all."""
+    """The *scores* of tokens of one *kind* in a *turn*, without ends; None for all."""
     starts = (0, *scores.ends[:-1])
     is_of = [kind in {None, turn.kind_at(start)} for start in starts]
     return Forced(

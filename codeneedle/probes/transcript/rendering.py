@@ -137,6 +137,10 @@ def _render_prompt_and_text(
         at: Number of the turn, from 0, among those of all roles.
         template: Renders them.
         end: What the template writes after an answer.
+
+    Raises:
+        Refused: If the template does not take it.
+        _NotJsonError: See `_restore_arguments`.
     """
     turn = conversation.turns[at]
 
@@ -298,7 +302,7 @@ def parts_and_dropped_fields(
 
 def field_text_or_none(turn: Turn, name: str, length: int) -> str | None:
     """
-    The text of a field of the recording, as it was rendered; None without such a field.
+    The text of a field of the recording, as it was rendered; None if no form fits.
 
     Args:
         turn: The turn.
@@ -356,7 +360,7 @@ def _with_trimmed(text: str) -> tuple[str, ...]:
 
 
 def _json_forms(call: Call) -> Iterator[str]:
-    """The arguments of *call* as JSON, in the ways in which templates write it."""
+    """The arguments of *call* verbatim; if JSON, also as templates may write it."""
     yield call.arguments
     if not call.has_json_arguments:
         return

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ from codeneedle.engines.llama_cpp import backends, installation, release
 from codeneedle.engines.llama_cpp import build as building
 from codeneedle.engines.llama_cpp.build import build_tool_environment, unpack_llama_cpp
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
+from codeneedle.system import processes
 
 pytestmark = pytest.mark.slow
 
@@ -332,6 +334,18 @@ def test_a_missing_compiler_is_noticed_first(world, monkeypatch, golden):
     assert golden == str(caught.value)
     mend = "xcode-select" if sys.platform == "darwin" else "build-essential"
     assert mend in caught.value.hint
+
+
+def test_a_mac_without_its_command_line_tools_is_noticed_first(world, monkeypatch):
+    """Its compilers are there all the same, and ask to install the tools."""
+    missing = subprocess.CompletedProcess([], returncode=2)
+    monkeypatch.setattr(processes, "run_for_output", lambda *_, **__: missing)
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    with pytest.raises(ToolMissing) as caught:
+        world.build()
+
+    assert "xcode-select" in caught.value.hint
 
 
 def test_an_old_cmake_is_not_used(world):

@@ -81,7 +81,7 @@ def test_a_whole_log_that_says_nan_was_not_cut():
     text = printed("base-nan")
 
     assert final_perplexity(text) is None
-    assert (257, False) == (first_nan_token_in_log(text), is_log_cut_off(text))
+    assert (258, False) == (first_nan_token_in_log(text), is_log_cut_off(text))
 
 
 def test_a_log_whose_last_line_alone_says_nan_names_no_token_and_was_not_cut():

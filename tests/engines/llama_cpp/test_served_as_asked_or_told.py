@@ -127,6 +127,7 @@ def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impa
 
 def test_a_server_that_says_too_early_that_it_is_well_is_waited_for(tmp_path):
     with fake_server(tmp_path, "early=3") as served:
+        assert "" == served.client.refusal
         assert served.client.complete(QUESTION).text
 
 

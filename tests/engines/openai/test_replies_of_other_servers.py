@@ -213,6 +213,17 @@ def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
     assert MODEL == client.model
 
 
+@pytest.mark.parametrize("name", ["", MODEL])
+@pytest.mark.parametrize("health", ["", "/health"])
+def test_a_server_that_lists_no_model_is_not_ready(talk, name, health):
+    """It may list them once they are loaded: why it is a stranger is not told."""
+    with endpoint("none-listed") as server, talk(server) as client:
+        client.model = name
+        seen = client.ask_readiness_and_adopt_model(health=health)
+
+    assert (Readiness.STRANGER, "", name) == (seen, client.strange, client.model)
+
+
 @pytest.mark.parametrize(
     ("faults", "path"), [((), "prompt"), (("chat-only",), "messages")]
 )
