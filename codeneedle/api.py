@@ -150,7 +150,9 @@ class LoadedRun:
         down, across = k_and_v_types(self.run)
         ran = {
             (record.pair.k, record.pair.v): record.attention.value
-            for record in sorted(self.records, key=lambda each: not each.ran_as_usual)
+            for record in sorted(
+                self.records, key=lambda record: not record.ran_as_usual
+            )
             if record.attention and record.probe in PROBES
         }
         return pd.DataFrame(

@@ -226,10 +226,13 @@ def nearest_name(name: str, known: Collection[str]) -> str:
 
     A mistyped name, the beginning of one, or, of some letters, a part of a single one.
     """
-    word, by_word = name.casefold(), {each.casefold(): each for each in known}
-    begins = [each for each in by_word if each.startswith(word)]
+    word, by_word = (
+        name.casefold(),
+        {candidate.casefold(): candidate for candidate in known},
+    )
+    begins = [candidate for candidate in by_word if candidate.startswith(word)]
     close = difflib.get_close_matches(word, list(by_word), n=1)
-    parts = [each for each in by_word if word in each]
+    parts = [candidate for candidate in by_word if word in candidate]
     is_part = len(word) >= LETTERS_OF_A_PART and len(parts) == 1
     found = ([word] if word in by_word else []) + close + begins[: len(word)]
     first = next(iter([*found, *(parts if is_part else [])]), "")

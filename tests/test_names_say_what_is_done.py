@@ -10,8 +10,8 @@ import module_map
 PACKAGE = Path(__file__).parents[1] / "codeneedle"
 
 MOST = {
-    "participle": 6,
-    "each": 377,
+    "participle": 0,
+    "each": 0,
     "docstring": 0,
     "error": 0,
     "done": 0,

@@ -187,12 +187,12 @@ def plan(
         pace = stated_pace(pp, tg)
         plans = sweep_module.make_plans(request, execution, tell, pace)
         sweep_module.refuse_unstartable_plans(plans, options)
-        for each in plans:
-            refuse_or_void_unfit_folder(each)
+        for planned in plans:
+            refuse_or_void_unfit_folder(planned)
         with interrupting_on_end_signals():
-            for each in plans:
-                count_and_refuse_long_corpus(each)
-    plans = [with_next_task(with_steps(each), options) for each in plans]
+            for planned in plans:
+                count_and_refuse_long_corpus(planned)
+    plans = [with_next_task(with_steps(planned), options) for planned in plans]
     if json:
         print_json(list(map(plan_object, plans)))
         return
@@ -374,7 +374,7 @@ def ask(
     request, execution = resolve_cell_request(
         model, context, engine, llama_server, arguments.obj, env=env
     )
-    chosen = [Pair.parse(each) for each in parse_distinct_words("PAIRS", pairs)]
+    chosen = [Pair.parse(word) for word in parse_distinct_words("PAIRS", pairs)]
     text = read_prompt(parse_path("FILE", prompt))
     answers = ask_pairs(
         chosen, text, request, execution, stderr_console(), tokens=tokens

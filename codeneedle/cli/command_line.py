@@ -396,7 +396,7 @@ def _refuse_unknown_option(
 
 def near_option(option: str, known: Iterable[str]) -> str:
     """The one of *known* that *option* is likely to mean; empty if none is."""
-    by_word = {each.lstrip("-"): each for each in known}
+    by_word = {name.lstrip("-"): name for name in known}
     return by_word.get(nearest_name(option.lstrip("-"), by_word), "")
 
 

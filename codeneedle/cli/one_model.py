@@ -79,7 +79,7 @@ def refuse_same_file(plans: Sequence[Plan]) -> None:
 
 def why_not_one_budget(first: Plan, other: Plan) -> str:
     """Why two plans are not one question, as a phrase; empty if they may be."""
-    asked, told = (_request_without_models(each) for each in (first, other))
+    asked, told = (_request_without_models(plan) for plan in (first, other))
     if asked != told:
         return "they differ by more than their weights"
     both = f"{escape_invisible(first.model)} and {escape_invisible(other.model)}"

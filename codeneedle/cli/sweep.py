@@ -502,7 +502,7 @@ class Page:
     def _time_estimate_phrase(self, pairs: Collection[Pair]) -> str:
         """What cells of *pairs* take, about, as a phrase; empty if unknown."""
         known = [self.plan.cell_s(probe) for probe in self.plan.probes]
-        times = [each for each in known if each is not None]
+        times = [cell_s for cell_s in known if cell_s is not None]
         if len(times) < len(known):
             return ""
         return f", about {duration_text(math.fsum(times) * len(pairs))}"
@@ -746,8 +746,8 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     """What *step* measures, and why, given the *verdict* so far."""
     pairs, goal = step.asked.pairs, step.asked.goal
     names = escape_invisible(", ".join(map(str, pairs)))
-    each = f"{plural(goal, 'function')}{' each' if pairs[1:] else ''}" if goal else ""
-    asked = f"{names}, {each}" if each else names
+    functions = f"{plural(goal, 'function')}{' each' if pairs[1:] else ''}"
+    asked = f"{names}, {functions}" if goal else names
     if step.asked.why is Why.FIRST:
         return f"the first answer: {asked}"
     if step.asked.why is Why.MORE:

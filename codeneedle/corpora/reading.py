@@ -98,7 +98,9 @@ def join_and_parse_sources(
         if parsed and language.unconfirmed:
             check = partial(language.unconfirmed, source.text, parsed)
             checks.append((source.label, check))
-        functions += [replace(each, line=each.line + lines) for each in parsed]
+        functions += [
+            replace(function, line=function.line + lines) for function in parsed
+        ]
         is_ended = len(sources) == 1 or source.text.endswith("\n")
         parts.append(source.text if is_ended else f"{source.text}\n")
         lines += parts[-1].count("\n")

@@ -125,7 +125,7 @@ class Sums:
     @property
     def rounded_logprobs(self) -> tuple[float, ...]:
         """Log-probability of each right token, with the decimals that are kept."""
-        return tuple(round_finite_score_or_zero(min(0.0, -each)) for each in self.nll)
+        return tuple(round_finite_score_or_zero(min(0.0, -nats)) for nats in self.nll)
 
     @property
     def first_choice_percent(self) -> float:

@@ -161,4 +161,4 @@ def last_log_lines(log: Path) -> tuple[str, ...]:
 def last_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """The last `LAST_LINES` of *lines* that are not blank, safe to show."""
     shown = [line for line in lines if line.strip()][-LAST_LINES:]
-    return tuple(escape_invisible(each.rstrip())[:LINE_CHARACTERS] for each in shown)
+    return tuple(escape_invisible(line.rstrip())[:LINE_CHARACTERS] for line in shown)

@@ -529,8 +529,8 @@ def read_reply_stream(
         ServerGone: If the stream ends without a last event.
     """
     partial = _PartialReply()
-    for each in events:
-        event = read(each)
+    for raw_event in events:
+        event = read(raw_event)
         partial.add(event)
         tell(event.progress or Progress(partial.token_count, max_tokens))
         refuse_too_long_answer(LONGEST_TOKEN * max_tokens, partial.characters)

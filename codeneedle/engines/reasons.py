@@ -165,7 +165,7 @@ def _last_error_lines(lines: Sequence[str]) -> list[str]:
     begin = len(at)
     while begin > 0 and (begin == len(at) or at[begin] - at[begin - 1] <= GAP_LINES):
         begin -= 1
-    return [lines[each] for each in at[begin:]]
+    return [lines[index] for index in at[begin:]]
 
 
 def _denial_line_before_error(lines: Sequence[str]) -> list[str]:

@@ -53,7 +53,7 @@ def silence_limit_of(silences_s: Mapping[Pair, float]) -> SilenceLimit:
     """The limit of a silence by the longest ones of other pairs; none without any."""
     if not silences_s:
         return SilenceLimit()
-    pair = max(silences_s, key=lambda each: silences_s[each])
+    pair = max(silences_s, key=lambda other: silences_s[other])
     longest_s = silences_s[pair]
     return SilenceLimit(
         limit_s=round(max(LEAST_S, MULTIPLE * longest_s)),

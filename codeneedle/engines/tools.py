@@ -76,14 +76,16 @@ class Statistics:
     def fault(self) -> str:
         """What no two distributions have, as a phrase; empty if all of it can be."""
         numbers = {
-            each.name: value.value if isinstance(value, Estimate) else value
-            for each in fields(self)
-            if (value := getattr(self, each.name)) is not None
+            statistic.name: value.value if isinstance(value, Estimate) else value
+            for statistic in fields(self)
+            if (value := getattr(self, statistic.name)) is not None
         }
         for name, number in numbers.items():
             if not math.isfinite(number):
                 return f"{name} is {number:g}"
-        perplexities = (each.value for each in (self.ppl, self.ppl_base) if each)
+        perplexities = (
+            estimate.value for estimate in (self.ppl, self.ppl_base) if estimate
+        )
         if min(perplexities) < math.exp(-ROUNDING):
             return "a perplexity below 1"
         if not -LEAST_DIVERGENCE <= self.kld.value <= MOST_NATS:
@@ -365,4 +367,4 @@ class SpeedTool(Protocol):
 def indices_of_first_equals(chunks: Iterable[Hashable]) -> tuple[int, ...]:
     """For each of *chunks*, the number of the first one that is equal to it."""
     first: dict[Hashable, int] = {}
-    return tuple(first.setdefault(each, at) for at, each in enumerate(chunks))
+    return tuple(first.setdefault(chunk, at) for at, chunk in enumerate(chunks))

@@ -164,7 +164,8 @@ def parse(data: Buffer) -> Header:
         tensors=tensors,
         needed_bytes=start + extent if tensors else reader.at,
         kept={
-            name: replace(each, start=start + each.start) for name, each in kept.items()
+            name: replace(tensor, start=start + tensor.start)
+            for name, tensor in kept.items()
         },
         tokenizer=_joined_hash(hashes) if hashes else "",
         elements=elements,

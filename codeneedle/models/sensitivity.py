@@ -121,7 +121,7 @@ def _bias_warnings(weights: Weights) -> Iterator[str]:
     if not norms:
         return
     median = statistics.median_low(norms.values())
-    layer = max(norms, key=lambda each: norms[each])
+    layer = max(norms, key=lambda index: norms[index])
     if norms[layer] > SPIKE * median > 0:
         yield (
             f"K has biases up to {norms[layer]:,.0f} in layer {layer} (median "

@@ -109,7 +109,7 @@ def shortest_names(models: Sequence[StoredModel]) -> dict[StoredModel, str]:
                 (
                     word
                     for word in filter(None, tries)
-                    if [model] == [each for each in group if each.is_named_by(word)]
+                    if [model] == [other for other in group if other.is_named_by(word)]
                 ),
                 f"{model.name}/{model.file}".rstrip("/"),
             )
@@ -189,7 +189,7 @@ def _snapshots_main_first(repo: Path) -> list[Path]:
     others = sorted(
         _folders_in(repo / "snapshots"), key=_change_time_or_zero, reverse=True
     )
-    return sorted(others, key=lambda each: each.name not in refs)
+    return sorted(others, key=lambda snapshot: snapshot.name not in refs)
 
 
 def _models_of_lm_studio(folder: Path) -> Iterator[StoredModel]:

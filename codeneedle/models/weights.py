@@ -262,7 +262,7 @@ class _Keys:
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple) and len(value) >= layers:
             return tuple(
-                max(_truncated_if_finite(each) or 0, 0) for each in value[:layers]
+                max(_truncated_if_finite(number) or 0, 0) for number in value[:layers]
             )
         single = self.number_or_none(name)
         return default if single is None else (max(single, 0),) * layers
@@ -520,7 +520,7 @@ def present_model_parts(path: Path) -> tuple[Path, ...]:
     part = PART_NAME.fullmatch(path.name)
     if part is None:
         return (path,)
-    others = (PART_NAME.fullmatch(each.name) for each in path.parent.glob("*.gguf"))
+    others = (PART_NAME.fullmatch(file.name) for file in path.parent.glob("*.gguf"))
     names = (
         other[0]
         for other in others
@@ -539,7 +539,7 @@ def _checked_model_parts(path: Path) -> tuple[Path, ...]:
         path.with_name(f"{part['stem']}-{number:05}-of-{count:05}.gguf")
         for number in range(1, count + 1)
     )
-    missing = [each.name for each in parts if not each.is_file()]
+    missing = [file.name for file in parts if not file.is_file()]
     if missing:
         named = ", ".join(missing[:_OFFERED])
         raise WeightsUnusable(

@@ -167,7 +167,7 @@ def gap_phrases_with_pairs(run: Run) -> list[tuple[str, list[Pair]]]:
             )
             found += [(escape_invisible(phrase), record.pair) for phrase in phrases]
     by_phrase = pairs_by(found)
-    return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
+    return [(phrase, most_precise_first(pairs)) for phrase, pairs in by_phrase.items()]
 
 
 def _unscored_phrases(record: CellRecord) -> Iterator[str]:
@@ -189,8 +189,8 @@ def _numbers_under_key(name: str, stored: object) -> Iterator[int]:
             else:
                 yield from _numbers_under_key(name, value)
     elif isinstance(stored, list):
-        for each in stored:
-            yield from _numbers_under_key(name, each)
+        for value in stored:
+            yield from _numbers_under_key(name, value)
 
 
 def gap_lines(run: Run) -> list[str]:

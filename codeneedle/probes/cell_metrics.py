@@ -66,9 +66,9 @@ def _device_mib(record: CellRecord) -> float | None:
     held = record.device_bytes
     if held is None:
         held = sum(
-            each.weights + each.context + each.compute
-            for each in record.effective.memory
-            if not each.is_host
+            memory.weights + memory.context + memory.compute
+            for memory in record.effective.memory
+            if not memory.is_host
         )
     return mib_of_bytes(held) if held else None
 

@@ -79,12 +79,12 @@ class Estimates:
         model.
         """
         known = self.setup.corpus if self.setup else None
-        each = BYTES_PER_TOKEN.get(self.corpus.kind, USUAL_BYTES_PER_TOKEN)
+        per_token = BYTES_PER_TOKEN.get(self.corpus.kind, USUAL_BYTES_PER_TOKEN)
         if self.is_built_in:
-            each = 1.0
+            per_token = 1.0
         elif known and known.is_counted:
-            each = known.characters / known.tokens
-        return math.ceil(characters / each)
+            per_token = known.characters / known.tokens
+        return math.ceil(characters / per_token)
 
     @property
     def sent_corpus_share(self) -> float:

@@ -163,16 +163,16 @@ def compared_tokens_document(
     yield Lines([_worst_tokens_line(tokens)])
     listed = list(tokens)
     if most is not None:
-        lost = (each for each in tokens if each.lost > 0)
-        listed = sorted(lost, key=lambda each: -each.lost)[:most]
-    has_kinds = any(each.kind for each in tokens)
+        lost = (token for token in tokens if token.lost > 0)
+        listed = sorted(lost, key=lambda token: -token.lost)[:most]
+    has_kinds = any(token.kind for token in tokens)
     columns = [
-        ("at", [str(each.at) for each in listed], most is not None),
-        ("token", [f"'{each.text}'" for each in listed], True),
-        ("class", [each.kind for each in listed], has_kinds),
+        ("at", [str(token.at) for token in listed], most is not None),
+        ("token", [f"'{token.text}'" for token in listed], True),
+        ("class", [token.kind for token in listed], has_kinds),
         ("probability", list(map(_pair_probability_text, listed)), True),
         ("reference", list(map(_reference_probability_text, listed)), True),
-        ("lost", [number_text(100 * each.lost, digits=1) for each in listed], True),
+        ("lost", [number_text(100 * token.lost, digits=1) for token in listed], True),
         ("first choice", ["yes" if e.is_first else "no" for e in listed], True),
     ]
     heading = [name for name, _, is_shown in columns if is_shown]
@@ -204,6 +204,6 @@ def _worst_tokens_line(tokens: Sequence[ComparedToken]) -> str:
     lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)
     if not lost:
         return f"no token lost {LEAST_LOST:.0%} or more"
-    named = ", ".join(f"'{each.text}' {each.lost:.0%}" for each in lost[:WORST])
+    named = ", ".join(f"'{token.text}' {token.lost:.0%}" for token in lost[:WORST])
     mean = fmean(token.lost for token in tokens)
     return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"

@@ -305,7 +305,9 @@ def pairs_on_other_device(run: Run) -> set[Pair]:
     """
     finished = [record for record in run.records if record.has_numbers]
     reference = reference_among(finished)
-    device = next((each.device for each in finished if each.pair == reference), "")
+    device = next(
+        (record.device for record in finished if record.pair == reference), ""
+    )
     return {record.pair for record in run.records if record.device != device}
 
 

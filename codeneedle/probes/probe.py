@@ -631,7 +631,11 @@ def ask_and_keep_missing_answers(
         CellError: If what answers fails.
     """
     done, is_useful = 0, False
-    while left := [each for each in questions() if observed.needs_asking(each.key)]:
+    while left := [
+        probe_question
+        for probe_question in questions()
+        if observed.needs_asking(probe_question.key)
+    ]:
         question, *_ = left
         context.report_step(done, done + len(left), question.phrase)
         if reason := asker.why_pointless(question):

@@ -153,7 +153,7 @@ class Chunk:
 
         Of the first, of its lines alone: its question follows the text.
         """
-        before = [each for each in self.spans if each.places[0] < span.places[0]]
+        before = [other for other in self.spans if other.places[0] < span.places[0]]
         begin = before[-1].places[-1] + 1 if before else span.places[0]
         return span.places[-1] + 1 - begin
 
@@ -341,7 +341,7 @@ def _read_by_echo(
         body, [passage for _, passage in ranges]
     )
     whole_s = context.clock() - started
-    own_s = math.fsum(each.wall_s for each in every)
+    own_s = math.fsum(forced.wall_s for forced in every)
     answers = _answers_of_group(group, every, body.encode(errors="replace"))
     return AnswerGroup(answers=answers, text_s=max(0.0, whole_s - own_s))
 

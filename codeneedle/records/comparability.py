@@ -170,7 +170,7 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
         yield "list of arguments after '--'", was, now
     for name in sorted({*hashes} | {*now_hashed}):
         if hashes.get(name) != now_hashed.get(name):
-            was, now = (each.get(name, "") for each in (hashes, now_hashed))
+            was, now = (by_name.get(name, "") for by_name in (hashes, now_hashed))
             yield f"content of the file {name}", was[:_DIGITS], now[:_DIGITS]
     yield from _program_and_chat_differences(ours, theirs)
     yield from _probe_settings_differences(ours, theirs)
@@ -192,7 +192,7 @@ def _program_and_chat_differences(
     """Programs that both have and differ, and rendered chats, by their first piece."""
     for name in sorted(ours.programs.keys() & theirs.programs.keys()):
         if ours.programs[name] != theirs.programs[name]:
-            was, now = (each.programs[name] for each in (ours, theirs))
+            was, now = (setup.programs[name] for setup in (ours, theirs))
             yield f"program {name}", was[:_DIGITS], now[:_DIGITS]
     for roles in sorted(ours.frames.keys() & theirs.frames.keys()):
         before, after = ours.frames[roles], theirs.frames[roles]
@@ -224,7 +224,9 @@ def _differences_of_one_probe(
 
 def _is_list_with_objects(value: object) -> bool:
     """Whether *value* is a list with an object in it, such as functions."""
-    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
+    return isinstance(value, list) and any(
+        isinstance(element, dict) for element in value
+    )
 
 
 def _fields_to_match(setup: Setup) -> Json:
@@ -344,7 +346,7 @@ def _comparable_part(observed: Json, other: Json) -> Json:
         if not _CHANGING.fullmatch(k) and not _is_untold_by_either(k, v, other)
     }
     kept.pop("skipped", None)
-    answers, theirs = (each.get("answers") for each in (observed, other))
+    answers, theirs = (part.get("answers") for part in (observed, other))
     if isinstance(answers, dict) and isinstance(theirs, dict):
         common = answers.keys() & theirs.keys()
         kept["answers"] = _Answers({k: answers[k] for k in answers if k in common})

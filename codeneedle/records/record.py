@@ -226,10 +226,10 @@ class Phases:
         A phase that either did not reach is the one of these.
         """
         sums = {
-            each.name: round(ours + theirs, 4)
-            for each in fields(self)
-            if (ours := getattr(self, each.name)) is not None
-            if (theirs := getattr(previous, each.name)) is not None
+            phase.name: round(ours + theirs, 4)
+            for phase in fields(self)
+            if (ours := getattr(self, phase.name)) is not None
+            if (theirs := getattr(previous, phase.name)) is not None
         }
         return replace(self, **sums)
 
@@ -638,7 +638,10 @@ _Layout = TypeVar("_Layout")
 
 def shared_field_values(value: object, layout: type) -> dict[str, Any]:
     """The values of *value* for the fields of *layout*, a dataclass, by name."""
-    return {each.name: getattr(value, each.name) for each in fields(layout)}
+    return {
+        layout_field.name: getattr(value, layout_field.name)
+        for layout_field in fields(layout)
+    }
 
 
 def as_json(stored: object) -> Json:

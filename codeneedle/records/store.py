@@ -826,7 +826,7 @@ def _utf8_safe_value(value: Any) -> Any:
             for key, inner in value.items()
         }
     is_list = isinstance(value, (list, tuple))
-    return [_utf8_safe_value(each) for each in value] if is_list else value
+    return [_utf8_safe_value(inner) for inner in value] if is_list else value
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:

@@ -177,9 +177,9 @@ def _overviews_document(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
     for run in {id(run): run for run, _ in measured}.values():
         records = [record for of, record in measured if of is run]
         yield Heading(f"{run.name}  {records[0].pair}")
-        for command in dict.fromkeys(each.command for each in records):
-            of_command = [each for each in records if each.command == command]
-            probes = ", ".join(each.probe for each in of_command)
+        for command in dict.fromkeys(record.command for record in records):
+            of_command = [record for record in records if record.command == command]
+            probes = ", ".join(record.probe for record in of_command)
             line = captions.command_line(run.setup, command)
             yield Lines([f"{probes}:", line], copied="command")
             yield Facts(list(_evidence_facts(run, of_command[0])), is_quiet=True)
@@ -200,9 +200,9 @@ def _evidence_facts(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
         yield "log", str(log)
     it = record.effective
     caches = [
-        f"K {each.k_type} {each.k_mib:g} MiB, V {each.v_type} {each.v_mib:g} MiB of "
-        f"{plural(each.cells, 'token')} in {plural(each.layers, 'layer')}"
-        for each in it.kv
+        f"K {part.k_type} {part.k_mib:g} MiB, V {part.v_type} {part.v_mib:g} MiB of "
+        f"{plural(part.cells, 'token')} in {plural(part.layers, 'layer')}"
+        for part in it.kv
     ]
     facts = [
         *caches,

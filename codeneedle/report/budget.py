@@ -153,7 +153,7 @@ def _why_reference_stays(
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
     order = order_of(verdict.run)
     if isinstance(order, JointOrder):
-        sizes |= {each: each.size_to_compare for each in order.too_large}
+        sizes |= {candidate: candidate.size_to_compare for candidate in order.too_large}
     if own:
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"
@@ -288,7 +288,7 @@ def candidates_table_and_legend(verdict: Verdict) -> Iterator[Table | Facts]:
         _candidate_row(verdict, result)
         for result in sorted(verdict.results, key=_row_sort_key)
     ]
-    texts = [[each.text for each in row] for row in rows]
+    texts = [[cell.text for cell in row] for row in rows]
     yield Table(heading, texts, words={*heading[:2], heading[-1]})
     yield Facts(legend(itertools.chain(*rows)))
 

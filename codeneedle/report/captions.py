@@ -234,9 +234,9 @@ def _settings_phrase(settings: Json) -> str:
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
         shown = [
-            json_value_phrase(each)
-            for each in values
-            if isinstance(each, str | int | float) and each != ""
+            json_value_phrase(entry)
+            for entry in values
+            if isinstance(entry, str | int | float) and entry != ""
         ]
         if shown and "sha256" not in key and key != "llama":
             phrases.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
@@ -367,10 +367,10 @@ def probe_name_of_metric(run: Run, metric: str) -> str:
 
     Of a metric that no probe has, the first of `PROBES`.
     """
-    in_run = {each.name for each in PROBES.values() if each.name in run.setup.probes}
-    for probe in sorted(PROBES.values(), key=lambda each: each.name not in in_run):
+    in_run = {probe.name for probe in PROBES.values() if probe.name in run.setup.probes}
+    for probe in sorted(PROBES.values(), key=lambda probe: probe.name not in in_run):
         more = probe.metrics_of(run.setup) if probe.name in in_run else ()
-        if metric in {each.name for each in (*probe.metrics, *more)}:
+        if metric in {probe_metric.name for probe_metric in (*probe.metrics, *more)}:
             return probe.name
     return next(iter(PROBES))
 
@@ -389,7 +389,8 @@ def unmeasured_metric_lines(run: Run, metric: Metric) -> list[str]:
     offers = [
         f"{probe.name} (--metric {probe.metrics_of(run.setup)[0].name})"
         for probe in others
-        if metric.name.partition("@")[0] not in {each.name for each in probe.metrics}
+        if metric.name.partition("@")[0]
+        not in {probe_metric.name for probe_metric in probe.metrics}
     ]
     hint = f"; this run was set up for {', '.join(offers)}" if offers else ""
     return [f"no cell was measured for {metric.name}{hint}"]
@@ -400,7 +401,7 @@ def missing_answer_lines(run: Run) -> list[str]:
     lines = []
     for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
         known = (*PROBES[probe].metrics, *PROBES[probe].metrics_of(run.setup))
-        for metric in {each.name: each for each in known}.values():
+        for metric in {metric.name: metric for metric in known}.values():
             if metric.loss and (
                 by_pair := _unanswered_and_asked_counts(run, probe, metric)
             ):

@@ -82,7 +82,7 @@ def loss_by_memory_frame(losses: Losses) -> pd.DataFrame:
     ``high`` (of 100), ``decision``, ``on_front``, ``is_set``.
     """
     verdict = losses.verdict
-    best = {each.pair for each in pareto_front_with_chosen_pair(verdict)} - {
+    best = {result.pair for result in pareto_front_with_chosen_pair(verdict)} - {
         verdict.reference
     }
     return pd.DataFrame(
@@ -278,7 +278,7 @@ def _place_name_if_room(
         tried.set(**side.text_alignment)
         box = _text_box(tried)
         is_inside = inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1)
-        return is_inside and not any(box.overlaps(each) for each in taken)
+        return is_inside and not any(box.overlaps(other) for other in taken)
 
     found = next(filter(is_free_after_moving, SIDES), None)
     # Drawn anew: only the place that is taken has a line, whose path takes long.
@@ -368,7 +368,7 @@ def memory_frame(
 
 def memory_chart_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
     """The reference, the pair to set and the smallest, each once, if sizes are told."""
-    known = [pair for pair, of in sizes.items() if of and all(each for each in of)]
+    known = [pair for pair, of in sizes.items() if of and all(size for size in of)]
     smallest = min(known, key=lambda pair: sizes[pair][-1] or math.inf, default=None)
     named = dict.fromkeys((verdict.reference, verdict.chosen, smallest))
     return [pair for pair in named if pair in known]

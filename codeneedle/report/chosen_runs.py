@@ -122,9 +122,10 @@ def read_selection(
         # Forced recall alone has no values of what is written.
         companions = display_of(chosen).companions
         measured = tuple(
-            each
-            for each in probe.metrics
-            if each.name in companions and _is_measured(probe, each, whole)
+            probe_metric
+            for probe_metric in probe.metrics
+            if probe_metric.name in companions
+            and _is_measured(probe, probe_metric, whole)
         )
         return replace(selection, companions=measured)
     return selection
@@ -306,12 +307,14 @@ def probe_and_metric(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     by_name: dict[str, list[tuple[Probe, Metric]]] = {}
     for probe in PROBES.values():
         metrics = (*probe.metrics, *_metrics_from_setups(probe, runs))
-        for metric in {each.name: each for each in metrics}.values():
+        for metric in {metric.name: metric for metric in metrics}.values():
             by_name.setdefault(metric.name, []).append((probe, metric))
     if name not in by_name:
         raise UnknownName(kind="metric", name=name, known=[LOSS, *by_name])
     known = by_name[name]
-    return next((each for each in known if _is_measured(*each, runs)), known[0])
+    return next(
+        (candidate for candidate in known if _is_measured(*candidate, runs)), known[0]
+    )
 
 
 def _is_measured(probe: Probe, metric: Metric, runs: Sequence[Run]) -> bool:

@@ -84,7 +84,7 @@ def value_scale(metric: Metric, values: Iterable[float], *, rounds: int = 1) -> 
     """
     seen = [value for value in values if math.isfinite(value)]
     natural = natural_bounds(metric, rounds=rounds)
-    low, high = (each or 0.0 for each in natural)
+    low, high = (bound or 0.0 for bound in natural)
     if seen:
         low, high = _widen_to_least_span(
             min(seen), max(seen), metric=metric, natural=natural

@@ -248,7 +248,7 @@ def kernel_difference_phrase(first: Setup, second: Setup) -> str:
     phrases = []
     if first.llama != second.llama:
         phrases.append(f"builds {first.llama or '-'} and {second.llama or '-'}")
-    one, other = (each.cpu_features.split() for each in (first, second))
+    one, other = (setup.cpu_features.split() for setup in (first, second))
     if {*one} != {*other}:
         ours = [name for name in one if name not in other] or ["no others"]
         theirs = [name for name in other if name not in one] or ["no others"]

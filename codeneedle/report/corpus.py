@@ -13,22 +13,24 @@ from codeneedle.text import plural, size_text
 
 def corpora_table(named: Iterable[Named]) -> Table:
     """One line per corpus: its name, kind and origin."""
-    rows = [[each.name, each.kind, each.origin] for each in named]
+    rows = [[corpus.name, corpus.kind, corpus.origin] for corpus in named]
     heading = ["corpus", "kind", "origin"]
     return Table(heading, rows, words=heading)
 
 
 def corpora_objects(named: Iterable[Named]) -> list[dict[str, str]]:
     """The corpora for JSON: ``name``, ``kind``, ``origin``."""
-    return [attributes(each, "name", "kind", "origin") for each in named]
+    return [attributes(corpus, "name", "kind", "origin") for corpus in named]
 
 
 def corpus_overview(corpus: Corpus) -> Document:
     """Facts of the corpus, what is left out or in doubt, and what would be asked."""
-    written = {each.line for each in corpus.written_recall_functions()}
+    written = {function.line for function in corpus.written_recall_functions()}
     forced = {
-        each.line
-        for each in corpus.forced_recall_functions(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]
+        function.line
+        for function in corpus.forced_recall_functions(FUNCTIONS, FORCED_LINES)[
+            :FUNCTIONS
+        ]
     }
     yield Heading(f"{corpus.name}: {corpus.origin}")
     yield Lines([_corpus_facts(corpus, written=len(written), forced=len(forced))])

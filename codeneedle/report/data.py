@@ -102,15 +102,15 @@ def _indented_json(value: Any, indent: str) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     if isinstance(value, dict):
         members = (
-            f"{json.dumps(key, ensure_ascii=False)}: {_indented_json(each, inner)}"
-            for key, each in value.items()
+            f"{json.dumps(key, ensure_ascii=False)}: {_indented_json(member, inner)}"
+            for key, member in value.items()
         )
         return _json_block("{", members, "}", indent)
     items = (
-        json.dumps(each, ensure_ascii=False, allow_nan=False)
-        if isinstance(each, dict) and not _holds_containers(each)
-        else _indented_json(each, inner)
-        for each in value
+        json.dumps(element, ensure_ascii=False, allow_nan=False)
+        if isinstance(element, dict) and not _holds_containers(element)
+        else _indented_json(element, inner)
+        for element in value
     )
     return _json_block("[", items, "]", indent)
 
@@ -127,9 +127,9 @@ def _holds_containers(members: Mapping[str, Any]) -> bool:
 def with_none_for_non_finite(value: Any) -> Any:
     """*value* of JSON, with None for each number that is none."""
     if isinstance(value, Mapping):
-        return {key: with_none_for_non_finite(each) for key, each in value.items()}
+        return {key: with_none_for_non_finite(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [with_none_for_non_finite(each) for each in value]
+        return [with_none_for_non_finite(element) for element in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -208,6 +208,8 @@ def setup_object(run: Run) -> dict[str, Any]:
 def _function_names_or_value(value: Any) -> Any:
     """*value*; of functions, which have lines, their names."""
     is_of_functions = isinstance(value, list) and all(
-        isinstance(each, dict) and "lines" in each for each in value
+        isinstance(element, dict) and "lines" in element for element in value
     )
-    return [each["name"] for each in value] if value and is_of_functions else value
+    return (
+        [function["name"] for function in value] if value and is_of_functions else value
+    )

@@ -224,8 +224,10 @@ _OF_DIVERGENCE = {
 
 _DIVERGENCE = {
     **{
-        name: replace(each, of_facet=f"{each.label}, chunks of {{context}} tokens")
-        for name, each in _OF_DIVERGENCE.items()
+        name: replace(
+            display, of_facet=f"{display.label}, chunks of {{context}} tokens"
+        )
+        for name, display in _OF_DIVERGENCE.items()
     },
     "text-logp": replace(
         _LOGP,

@@ -102,7 +102,7 @@ def summary_table(
 
     Numbers are means over cells with a value; the row says how many of how many.
     """
-    columns = [*(each for each in also if each.name != metric.name), metric]
+    columns = [*(other for other in also if other.name != metric.name), metric]
     heading = [
         "run",
         "pairs",
@@ -130,7 +130,7 @@ def loss_summary(
             captions.run_names_or_folders(runs), runs, verdicts, strict=True
         )
     ]
-    heading = [*first, *(_mean_heading(each, runs) for each in also)]
+    heading = [*first, *(_mean_heading(metric, runs) for metric in also)]
     if not rows[1:]:  # its name stands above its grid
         return Table(heading[1:], [rows[0][1:]], words={*first[3:]})
     return Table(heading, rows, words={first[0], *first[3:]})
@@ -243,5 +243,5 @@ def _mean_and_sd_text(metric: Metric, spread: frames.Spread) -> str:
     if not spread.cells:
         return NO_VALUE_WORD
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)
-    mean, sd = (number_text(each, digits=digits) for each in (spread.mean, spread.sd))
+    mean, sd = (number_text(value, digits=digits) for value in (spread.mean, spread.sd))
     return f"{mean} +/- {sd}"

@@ -258,7 +258,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
 
     sns.heatmap(
         pd.DataFrame(
-            [[each.place for each in row] for row in picture.squares],
+            [[square.place for square in row] for row in picture.squares],
             index=picture.k_types,
             columns=picture.v_types,
         ),
@@ -499,7 +499,7 @@ def draw_heatmap(
         FolderUnusable: If the disk refuses.
     """
     picture = picture_of(run, metric, verdict, difference=difference)
-    if all(math.isnan(each.place) for row in picture.squares for each in row):
+    if all(math.isnan(square.place) for row in picture.squares for square in row):
         probe = captions.probe_name_of_metric(run, metric.name)
         raise captions.nothing_to_show_error(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"

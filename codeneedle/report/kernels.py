@@ -48,7 +48,7 @@ def kernels_document(
     shown = [
         _shown_attention_place(survey, Pair(k, v)) for k in k_types for v in v_types
     ]
-    texts = [Text(each.text, _STYLES.get(each.text, "dim")) for each in shown]
+    texts = [Text(cell.text, _STYLES.get(cell.text, "dim")) for cell in shown]
     yield Grid(k_types, v_types, split_into_rows(texts, len(v_types)))
     cure = f"a build with {survey.cure} has kernels for all pairs"
     yield Facts([*legend(shown), *([("", cure)] if survey.cure else [])])
@@ -57,11 +57,11 @@ def kernels_document(
 
 def device_memory_document(survey: Survey) -> Document:
     """Memory of each device with the most precise pair that tells it; or nothing."""
-    known = {pair: each for pair, each in survey.pairs.items() if each.memory}
+    known = {pair: of_pair for pair, of_pair in survey.pairs.items() if of_pair.memory}
     if known:
         pair = most_precise(known)
         yield Heading(f"memory with {pair} at {survey.context:,} tokens")
-        yield Facts([_device_facts(each) for each in known[pair].memory])
+        yield Facts([_device_facts(memory) for memory in known[pair].memory])
 
 
 def _device_facts(memory: DeviceMemory) -> tuple[str, str]:
@@ -152,10 +152,10 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
         "pairs": [
             {
                 **data.types_by_axis(pair),
-                "attention": each.attention,
-                "refusal": each.refusal,
-                "evidence": each.evidence,
-                "recurrent": each.recurrent_bytes,
+                "attention": of_pair.attention,
+                "refusal": of_pair.refusal,
+                "evidence": of_pair.evidence,
+                "recurrent": of_pair.recurrent_bytes,
                 "memory": [
                     {
                         "device": memory.device,
@@ -163,9 +163,9 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
                         "context": memory.context,
                         "compute": memory.compute,
                     }
-                    for memory in each.memory
+                    for memory in of_pair.memory
                 ],
             }
-            for pair, each in survey.pairs.items()
+            for pair, of_pair in survey.pairs.items()
         ],
     }

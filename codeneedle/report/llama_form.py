@@ -98,7 +98,7 @@ def divergence_document(verdict: Verdict, dialect: Dialect) -> Document:
     reference = next(iter(compared.values()))[1].reference
     records = [compared[pair][0] for pair in pairs]
     bits = bits_by_cache_type(
-        each for record in records for each in record.effective.kv
+        buffer for record in records for buffer in record.effective.kv
     )
     parts: list[Block] = [Heading(f"{run.name}: divergence")]
     for context in contexts:
@@ -132,7 +132,11 @@ def _context_table(
     yield Lines([f"{plural(first.chunks, 'chunk')} of {first.context} tokens"])
     rows = []
     floor = next(
-        (each for pair, (_, each) in at_context.items() if str(pair) == reference),
+        (
+            statistics
+            for pair, (_, statistics) in at_context.items()
+            if str(pair) == reference
+        ),
         None,
     )
     for pair, (compared, statistics) in at_context.items():
@@ -232,7 +236,7 @@ def ppl_difference(statistics: Statistics) -> Estimate | None:
     value = pair.value - base.value
     if pair.error is None or base.error is None or ratio.error is None:
         return Estimate(value, None)
-    ours, theirs, both = (each.error / each.value for each in (pair, base, ratio))  # type: ignore[operator]
+    ours, theirs, both = (term.error / term.value for term in (pair, base, ratio))  # type: ignore[operator]
     covariance = pair.value * base.value * (ours**2 + theirs**2 - both**2) / 2
     variance = pair.error**2 + base.error**2 - 2 * covariance
     return Estimate(value, math.sqrt(max(variance, 0.0)))
@@ -280,8 +284,8 @@ def _command_line_without_folders(setup: Setup, command: Iterable[str]) -> str:
 def pareto_pairs_not_beyond(verdict: Verdict) -> list[Pair]:
     """The Pareto front by size and loss, and what is set; no pair beyond the limit."""
     pairs = [
-        each.pair
-        for each in pareto_front_with_chosen_pair(verdict)
-        if each.decision is not Decision.BEYOND
+        result.pair
+        for result in pareto_front_with_chosen_pair(verdict)
+        if result.decision is not Decision.BEYOND
     ]
     return most_precise_first(pairs)

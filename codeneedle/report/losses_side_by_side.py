@@ -44,12 +44,12 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     yield Table(
         ["K/V", *columns],
         [
-            [escape_invisible(str(pair)), *(_cell_text(each) for each in row)]
+            [escape_invisible(str(pair)), *(_cell_text(cell) for cell in row)]
             for pair, row in zip(pairs, rows, strict=True)
         ],
         words={"K/V"},
     )
-    yield Facts(legend(each for row in rows for each in row))
+    yield Facts(legend(cell for row in rows for cell in row))
 
 
 def _mean_loss_rows_by_type(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
@@ -87,15 +87,17 @@ def _mean_loss_text(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -
 def _measured_pairs(of_runs: Sequence[Losses | None]) -> list[Pair]:
     """Each pair with a loss in any run, and the references; most precise first."""
     shown = [losses for losses in of_runs if losses]
-    references = [each.verdict.reference for each in shown if each.verdict.reference]
+    references = [
+        losses.verdict.reference for losses in shown if losses.verdict.reference
+    ]
     return most_precise_first({*references, *(pair for e in shown for pair in e.rows)})
 
 
 def _shown_cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
     """What a run has of *pair*, which other runs have measured; a dot if nothing."""
-    each = of_run.get(pair)
-    if each and each.text:
-        return each
+    value = of_run.get(pair)
+    if value and value.text:
+        return value
     return Shown(pair=pair, text=NOT_RUN.sign, marks=(NOT_RUN,))
 
 

@@ -64,5 +64,5 @@ def _table(
     """A table; columns of *words* begin left, others end right."""
     rule = [":--" if name in words else "--:" for name in heading]
     names = [escape_markdown(name.replace("\n", " ")) for name in heading]
-    for row in (names, rule, *([_text(each) for each in row] for row in rows)):
+    for row in (names, rule, *([_text(cell) for cell in row] for row in rows)):
         yield f"| {' | '.join(row)} |"

@@ -88,7 +88,7 @@ def _table_with_pair_names(
     heading: Sequence[str], rows: Sequence[Sequence[Shown]]
 ) -> Table:
     """A table of *rows*, each behind the name of its pair."""
-    lines = [[str(row[0].pair), *(each.text for each in row)] for row in rows]
+    lines = [[str(row[0].pair), *(cell.text for cell in row)] for row in rows]
     return Table(heading, lines, words={"K/V"})
 
 
@@ -100,16 +100,16 @@ def measured_memory_document(run: Run) -> Document:
     server goes first.
     """
     sizes = measured_memories(run)
-    contexts = sorted({each.context for each in sizes})
+    contexts = sorted({memory.context for memory in sizes})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if sizes else ""
     columns = {
         name: heading
         for name, heading in COLUMNS.items()
-        if name not in OPTIONAL or any(each.sizes_mib[name] > 0 for each in sizes)
+        if name not in OPTIONAL or any(memory.sizes_mib[name] > 0 for memory in sizes)
     }
     yield Heading(f"{run.name}: measured memory, MiB{where}")
-    rows = [[_measured_size(each, name) for name in columns] for each in sizes]
+    rows = [[_measured_size(memory, name) for name in columns] for memory in sizes]
     yield _table_with_pair_names(["K/V", *columns.values()], rows)
     yield Facts(legend(itertools.chain(*rows)))
     none = "no finished cell has the size of its KV cache in its log"
@@ -120,10 +120,10 @@ def measured_memory_document(run: Run) -> Document:
 def measured_memory_objects(runs: Sequence[Run]) -> list[RunTable]:
     """The `measured_memories` of each run as rows; its notes say what was left out."""
     shown = {
-        (name, str(each.pair), each.probe, metric)
+        (name, str(memory.pair), memory.probe, metric)
         for name, run in zip(run_names_or_folders(runs), runs, strict=True)
-        for each in measured_memories(run)
-        for metric in each.sizes_mib
+        for memory in measured_memories(run)
+        for metric in memory.sizes_mib
     }
     rows = [
         row

@@ -253,7 +253,9 @@ Of losses the metric, too, and the settings of its probe. Weights are the same a
 def _comparability_sentences(receipts: Mapping[str, Receipt]) -> Iterator[str]:
     """A sentence for each kind of number that several rows have."""
     for what, (is_of, words) in ALIKE.items():
-        having = [at for at, each in receipts.items() if any(map(is_of, each.columns))]
+        having = [
+            at for at, receipt in receipts.items() if any(map(is_of, receipt.columns))
+        ]
         groups: dict[tuple[str, ...], list[str]] = {}
         for at in having:
             facts, loss = receipts[at].facts, _first_loss_column(receipts[at])
@@ -275,6 +277,6 @@ def model_objects(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
     """Each row with ``name``, ``note``, and ``setup`` and ``pairs`` of its receipt."""
     receipts = receipt_objects([row.receipt for row in rows])
     return [
-        {"name": row.name, "note": row.note, **each}
-        for row, each in zip(rows, receipts, strict=True)
+        {"name": row.name, "note": row.note, **receipt}
+        for row, receipt in zip(rows, receipts, strict=True)
     ]

@@ -85,12 +85,12 @@ def page(
     shown = [
         {
             "name": name,
-            **_run_object(each, of, asks_for(each.run.setup.engine)),
+            **_run_object(verdict, of, asks_for(verdict.run.setup.engine)),
             "answers": _wrong_answers_object(
-                _answers_by_pair(each.run), ANSWER_BYTES // len(runs)
+                _answers_by_pair(verdict.run), ANSWER_BYTES // len(runs)
             ),
         }
-        for name, each, of in zip(names, verdicts, losses, strict=True)
+        for name, verdict, of in zip(names, verdicts, losses, strict=True)
     ]
     both = (
         compare.comparison_summary(compare.compare(*runs)) if len(runs) == PAIR else ()
@@ -223,7 +223,7 @@ def loss_object(losses: Losses) -> dict[str, Any]:
     """The loss as a metric of the page's script, its first one."""
     shown = losses.shown_losses()
     label = f"{losses.label}; the colour turns at the limit of {losses.limit:g}"
-    if any(not each.text for each in shown):
+    if any(not cell.text for cell in shown):
         label += "; an empty cell was not to be measured"
     return _grid_object(LOSS, label, shown)
 
@@ -293,17 +293,19 @@ def _right_share_maps_by_task(by_pair: Answers) -> Iterator[dict[str, Any]]:
     Shares are from 0 to 1, None where there is none; failed answers are left out.
     """
     scored = {
-        pair: [each for each in of_pair if each.task and not each.error]
+        pair: [answer for answer in of_pair if answer.task and not answer.error]
         for pair, of_pair in by_pair.items()
     }
-    for task in dict.fromkeys(each.task for of in scored.values() for each in of):
+    for task in dict.fromkeys(answer.task for of in scored.values() for answer in of):
         of_task = {
-            escape_invisible(str(pair)): [each for each in of_pair if each.task == task]
+            escape_invisible(str(pair)): [
+                answer for answer in of_pair if answer.task == task
+            ]
             for pair, of_pair in scored.items()
         }
-        every = [each for of_pair in of_task.values() for each in of_pair]
-        lengths = sorted({each.length for each in every})
-        columns = _column_label_by_depth(sorted({each.depth for each in every}))
+        every = [answer for of_pair in of_task.values() for answer in of_pair]
+        lengths = sorted({answer.length for answer in every})
+        columns = _column_label_by_depth(sorted({answer.depth for answer in every}))
         yield {
             "name": f"{task}: share of right answers",
             "rows": [f"{length:,}" for length in lengths],
@@ -312,9 +314,10 @@ def _right_share_maps_by_task(by_pair: Answers) -> Iterator[dict[str, Any]]:
                 pair: [
                     [
                         _mean(
-                            each.right
-                            for each in of_pair
-                            if each.length == length and columns[each.depth] == column
+                            answer.right
+                            for answer in of_pair
+                            if answer.length == length
+                            and columns[answer.depth] == column
                         )
                         for column in dict.fromkeys(columns.values())
                     ]
@@ -351,14 +354,16 @@ def _wrong_answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     Right ones are counted by pair. Of the others the least right go first; those that
     do not fit into *most_bytes* of JSON are counted, of all pairs together.
     """
-    flat = [(pair, each) for pair, of in by_pair.items() for each in of if each.beside]
+    flat = [
+        (pair, answer) for pair, of in by_pair.items() for answer in of if answer.beside
+    ]
     right = Counter(
-        escape_invisible(str(pair)) for pair, each in flat if each.right == 1
+        escape_invisible(str(pair)) for pair, answer in flat if answer.right == 1
     )
     left, left_out = most_bytes, 0
     pairs: dict[str, dict[str, Any]] = {}
-    wrong = [(pair, each) for pair, each in flat if each.right < 1]
-    for pair, answer in sorted(wrong, key=lambda each: each[1].right):
+    wrong = [(pair, answer) for pair, answer in flat if answer.right < 1]
+    for pair, answer in sorted(wrong, key=lambda entry: entry[1].right):
         shown = _answer_object(answer)
         left -= len(json.dumps(shown)) + len(answer.name)
         if left < 0:

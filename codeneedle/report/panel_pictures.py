@@ -105,8 +105,8 @@ def draw_panels(
 
 def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     """Draw *panels* of *run* on a figure that pyplot does not know."""
-    k_types = list(dict.fromkeys(each.pair.k for each in panels.panels))
-    v_types = list(dict.fromkeys(each.pair.v for each in panels.panels))
+    k_types = list(dict.fromkeys(panel.pair.k for panel in panels.panels))
+    v_types = list(dict.fromkeys(panel.pair.v for panel in panels.panels))
     across, down = len(v_types), len(k_types)
     wide = max(SPOT_WIDTH * len(panels.lengths), LEAST_PANEL)
     high = SPOT_HEIGHT * len(panels.depths)

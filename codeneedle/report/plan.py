@@ -219,7 +219,7 @@ def _cache_sizes_document(plan: Plan, cells: _Cells) -> Document:
         for k in request.grid_k_types
         for v in request.grid_v_types
     ]
-    texts = split_into_rows([each.text for each in shown], len(request.grid_v_types))
+    texts = split_into_rows([cell.text for cell in shown], len(request.grid_v_types))
     yield Grid(request.grid_k_types, request.grid_v_types, texts)
     yield Facts(legend(shown))
 

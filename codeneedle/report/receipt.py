@@ -185,7 +185,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
 def _wording_version(setup: Setup) -> int:
     """The latest version of how a probe words its questions; the first if none does."""
     stored = (settings.get("wording") for settings in setup.probes.values())
-    return max((each for each in stored if isinstance(each, int)), default=1)
+    return max((version for version in stored if isinstance(version, int)), default=1)
 
 
 def _backend_phrase(records: Iterable[CellRecord]) -> str:
@@ -291,9 +291,9 @@ def _metric_columns(table: PairTable) -> Iterator[tuple[str, list[str]]]:
 def _cell_value_text(column: Column, pair: Pair) -> str:
     """``0.98 ± 0.01 cpu``: value, standard error, and where attention ran."""
     cell, usual = column.cell(pair), display_of(column.metric)
-    each = shown_value(cell, replace(usual, shows_error=True))
+    value = shown_value(cell, replace(usual, shows_error=True))
     count = unit_count_mark(cell).sign if cell.has_value and cell.left_out else ""
-    text = each.text.replace(ERROR.sign, f" {ERROR.sign} ")
+    text = value.text.replace(ERROR.sign, f" {ERROR.sign} ")
     return " ".join(filter(None, (text, count)))
 
 
@@ -335,7 +335,9 @@ def read_or_make_receipts(
             found += in_text
         else:
             found.append(receipt_of(run_named(name)))
-    distinct = [each for at, each in enumerate(found) if each not in found[:at]]
+    distinct = [
+        receipt for at, receipt in enumerate(found) if receipt not in found[:at]
+    ]
     if len(distinct) > MOST_RECEIPTS:
         raise BadInput(
             source=f"{len(distinct)} receipts",
@@ -393,10 +395,12 @@ def parse_receipts(text: str, *, source: str) -> Iterator[Receipt]:
                 )
             quoted = line[: start.start()]
             rows = []
-            for each in lines[at + 1 :]:
-                if not each.startswith(quoted) or "|" not in each:
+            for table_line in lines[at + 1 :]:
+                if not table_line.startswith(quoted) or "|" not in table_line:
                     break
-                rows.append([part.strip() for part in each[len(quoted) :].split("|")])
+                rows.append(
+                    [part.strip() for part in table_line[len(quoted) :].split("|")]
+                )
             yield _parse_receipt(line[start.end() :], rows, place=place)
 
 
@@ -458,7 +462,7 @@ NOT_TESTED = (
 
 def receipts_document(receipts: Sequence[Receipt]) -> Document:
     """The setups of *receipts*, and a table for each of their columns."""
-    numbered = {str(at): each for at, each in enumerate(receipts, 1)}
+    numbered = {str(at): receipt for at, receipt in enumerate(receipts, 1)}
     yield Heading(plural(len(receipts), "receipt"))
     words = dict.fromkeys(word for receipt in receipts for word in receipt.facts)
     setups = [[w, *(receipt.facts.get(w, "") for receipt in receipts)] for w in words]
@@ -466,7 +470,9 @@ def receipts_document(receipts: Sequence[Receipt]) -> Document:
     for column in dict.fromkeys(
         name for receipt in receipts for name in receipt.columns
     ):
-        having = {at: each for at, each in numbered.items() if column in each.columns}
+        having = {
+            at: receipt for at, receipt in numbered.items() if column in receipt.columns
+        }
         for group in _comparable_groups(column, having):
             yield Heading(column)
             yield _table_of_column(column, group)
@@ -547,9 +553,9 @@ def _comparable_groups(
         return
     for base in dict.fromkeys(map(_divergence_base_facts, receipts.values())):
         yield {
-            at: each
-            for at, each in receipts.items()
-            if _divergence_base_facts(each) == base
+            at: receipt
+            for at, receipt in receipts.items()
+            if _divergence_base_facts(receipt) == base
         }
 
 
@@ -563,8 +569,8 @@ def _table_of_column(column: str, receipts: Mapping[str, Receipt]) -> Table:
         [
             str(pair),
             *(
-                each.rows[pair][place] if pair in each.rows else NOT_RUN_WORD
-                for place, each in zip(at, receipts.values(), strict=True)
+                receipt.rows[pair][place] if pair in receipt.rows else NOT_RUN_WORD
+                for place, receipt in zip(at, receipts.values(), strict=True)
             ),
         ]
         for pair in pairs

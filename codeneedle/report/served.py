@@ -64,7 +64,7 @@ def survey_document(
     """Where attention of each pair runs, its memory, and what there is to gain."""
     yield from kernels_document(survey, k_types, v_types)
     yield from device_memory_document(survey)
-    pairs = [pair for pair, each in survey.pairs.items() if not each.refusal]
+    pairs = [pair for pair, of_pair in survey.pairs.items() if not of_pair.refusal]
     yield from memory_gain_document(pairs, weights, lambda _pairs: survey)
 
 
@@ -96,7 +96,7 @@ def memory_gain_document(
         if survey and pair != reference
     }
     lines = [
-        f"{pair}: {memory_gain_line(each)}" for pair, each in gains.items() if each
+        f"{pair}: {memory_gain_line(gain)}" for pair, gain in gains.items() if gain
     ]
     if lines:
         yield Heading(f"what there is to gain beside {reference}")

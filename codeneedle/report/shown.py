@@ -365,7 +365,7 @@ def parse_marks(text: str) -> Iterator[NumberMark]:
     """
     words = text.translate(str.maketrans("()", "  ")).split()
     signs = {sign: status for status, sign in STATUS_WORDS.items()}
-    places = {each.mark: each for each in Attention if each.mark}
+    places = {place.mark: place for place in Attention if place.mark}
     for word in dict.fromkeys(words):
         if word == NO_VALUE_WORD and words[1:]:
             yield NO_INTERVAL

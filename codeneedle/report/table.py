@@ -342,7 +342,7 @@ def shown_cells_of_column(column: Column, table: PairTable) -> list[Shown]:
         setup=table.run.setup,
         where=column.probe,
     )
-    return [_with_ratio(each, column) for each in found]
+    return [_with_ratio(shown_cell, column) for shown_cell in found]
 
 
 def _with_ratio(shown: Shown, column: Column) -> Shown:
@@ -367,12 +367,12 @@ def ratio_mark_if_finite(metric: Metric, ratio: float) -> NumberMark | None:
 def _aligned_texts(column: Column, table: PairTable) -> list[str]:
     """Values and ratios, aligned where there are any ratios."""
     shown = shown_cells_of_column(column, table)
-    right = max((len(each.note) for each in shown), default=0)
+    right = max((len(cell.note) for cell in shown), default=0)
     gap = " " if right else ""
-    values = [f"{each.text} {each.below}".rstrip() for each in shown]
+    values = [f"{cell.text} {cell.below}".rstrip() for cell in shown]
     return [
-        f"{value}{gap}{each.note.rjust(right)}"
-        for value, each in zip(values, shown, strict=True)
+        f"{value}{gap}{cell.note.rjust(right)}"
+        for value, cell in zip(values, shown, strict=True)
     ]
 
 
@@ -389,9 +389,9 @@ def table_legend(
             (REFERENCE_MARK, f"the reference, {_pair_text(table.reference)}")
         )
     shown = [
-        each
+        cell
         for column in table.shown_columns
-        for each in shown_cells_of_column(column, table)
+        for cell in shown_cells_of_column(column, table)
     ]
     words = {*table.decision_by_pair.values()}
     memory = [

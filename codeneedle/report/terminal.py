@@ -146,7 +146,7 @@ class _Columns:
     ) -> RenderResult:
         width = options.max_width
         packed = [(self._pack(width, gap), gap) for gap in self.gaps]
-        blocks, gap = min(packed, key=lambda each: len(each[0]))
+        blocks, gap = min(packed, key=lambda entry: len(entry[0]))
         for at, block in enumerate(blocks):
             if at:
                 yield Text()

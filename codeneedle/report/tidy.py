@@ -218,7 +218,7 @@ def _loss_and_metric_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]
     yield from _loss_rows(source)
     for probe in [PROBES[wanted]] if wanted else _probes_of(source.run):
         run = source.run.of_probe(probe.name)
-        metrics = {each.name: each for each in probe.metrics_of(run.setup)}
+        metrics = {metric.name: metric for metric in probe.metrics_of(run.setup)}
         tables = frames.cells_frames(run, list(metrics.values()))
         first = next(iter(metrics))
         for name, cells in tables.items():
@@ -298,7 +298,7 @@ def _loss_rows(source: _JudgedRun) -> Iterator[TableRow]:
         yield _loss_row(
             source, cell, _shown_loss_or_none(source.verdict, cell.pair), ""
         )
-    rows = [row for each in source.verdict.results for row in each.metric_results]
+    rows = [row for result in source.verdict.results for row in result.metric_results]
     kinds = {row.metric.name: row.kind for row in rows}
     for name in (name for name, kind in kinds.items() if kind is not LossKind.CHANGE):
         for cell in cells:
@@ -353,7 +353,9 @@ def _probe_name_of_metric(run: Run, metric: str) -> str:
     named = (
         probe.name
         for probe in probes
-        if any(each.name == metric for each in probe.metrics_of(run.setup))
+        if any(
+            probe_metric.name == metric for probe_metric in probe.metrics_of(run.setup)
+        )
     )
     return next(named, "")
 
@@ -389,13 +391,15 @@ def _task_facet_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     }
     places = _task_facets(answers, skipped)
     base = answers.get(reference, ()) if reference else ()
-    theirs = {each.name: each.right == 1 for each in base}
+    theirs = {answer.name: answer.right == 1 for answer in base}
     every = itertools.chain.from_iterable(answers.values())
-    has_logps = any(each.logp is not None for each in every)
+    has_logps = any(answer.logp is not None for answer in every)
     for cell in next(iter(tables.values())):
         by_place: dict[TaskFacet, list[ScoredAnswer]] = {}
-        for each in answers.get(cell.pair, ()):
-            by_place.setdefault((each.task, each.length, each.depth), []).append(each)
+        for answer in answers.get(cell.pair, ()):
+            by_place.setdefault((answer.task, answer.length, answer.depth), []).append(
+                answer
+            )
         why = {(e.task, e.length): e.reason for e in skipped.get(cell.pair, ())}
         for place in () if cell.is_hole else places:
             there = by_place.get(place, ())
@@ -421,16 +425,16 @@ def _task_facets(
     skipped: Mapping[Pair, Sequence[Skipped]],
 ) -> list[TaskFacet]:
     """All that any pair was asked, or was not asked on purpose; ordered in a task."""
-    asked = [each for of_pair in answers.values() for each in of_pair]
+    asked = [answer for of_pair in answers.values() for answer in of_pair]
     lengths = [
-        *((each.task, each.length) for each in asked),
-        *((each.task, each.length) for of_pair in skipped.values() for each in of_pair),
+        *((answer.task, answer.length) for answer in asked),
+        *((gap.task, gap.length) for of_pair in skipped.values() for gap in of_pair),
     ]
     return [
         (task, length, depth)
-        for task in dict.fromkeys(each.task for each in asked)
+        for task in dict.fromkeys(answer.task for answer in asked)
         for length in sorted({length for of, length in lengths if of == task})
-        for depth in sorted({each.depth for each in asked if each.task == task})
+        for depth in sorted({answer.depth for answer in asked if answer.task == task})
     ]
 
 

@@ -296,7 +296,7 @@ def _lines_on_least_loss(
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
     fitting = [result for result in verdict.compared_results if verdict.fits(result)]
     none = "; nothing that fits is shown to be within it"
-    if any(each.decision is Decision.WITHIN for each in fitting):
+    if any(result.decision is Decision.WITHIN for result in fitting):
         none = ""
     yield f"     This is {stands}{none}."
 
@@ -324,7 +324,7 @@ def _quantized_reference_line(verdict: Verdict) -> Iterator[str]:
     reference = verdict.reference
     if reference and not reference.is_unquantized:
         plain = [result for result in verdict.results if result.pair.is_unquantized]
-        measured = [each for each in plain if not each.trouble]
+        measured = [result for result in plain if not result.trouble]
         lacks = "a kernel" if measured else "numbers"
         why = f"no pair without quantization has {lacks}"
         if late := [
@@ -461,11 +461,11 @@ def _divergence_candidates_phrase(verdict: Verdict) -> str:
     """What divergence alone proposes, of the pairs that fit."""
     most = verdict.limits.max_memory_bytes
     pairs = [
-        each.pair
-        for each in pareto_front_with_chosen_pair(verdict)
-        if each.metric_results
-        and all(row.decision is Decision.WITHIN for row in each.metric_results)
-        if most is None or (each.memory_bytes or math.inf) <= most
+        result.pair
+        for result in pareto_front_with_chosen_pair(verdict)
+        if result.metric_results
+        and all(row.decision is Decision.WITHIN for row in result.metric_results)
+        if most is None or (result.memory_bytes or math.inf) <= most
     ]
     if pairs:
         return f"candidates by divergence: {pairs_phrase(pairs)}"
@@ -512,10 +512,10 @@ def _lines_on_nearest_pair(verdict: Verdict) -> Iterator[str]:
     accepted by a larger limit alone.
     """
     near = [
-        (_nearest_sort_key(each, row), each, row)
-        for each in verdict.compared_results
-        if relative_cache_size(each) < 1
-        if (row := shown_loss_row(verdict, each)) and row.kind is not LossKind.CHANGE
+        (_nearest_sort_key(result, row), result, row)
+        for result in verdict.compared_results
+        if relative_cache_size(result) < 1
+        if (row := shown_loss_row(verdict, result)) and row.kind is not LossKind.CHANGE
     ]
     if not near:
         return
@@ -601,13 +601,13 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     rows = [
         [
             *(
-                _row_by_text_kind(verdict, each, kinds)
+                _row_by_text_kind(verdict, result, kinds)
                 if kinds
-                else _table_row(verdict, each, usual)
+                else _table_row(verdict, result, usual)
             ),
-            *_token_class_losses(verdict, each, parts),
+            *_token_class_losses(verdict, result, parts),
         ]
-        for each in ordered
+        for result in ordered
     ]
     heading = [*start, *parts.values()]
     filled = [at for at, _ in enumerate(heading) if any(row[at] for row in rows)]
@@ -641,7 +641,7 @@ def _usual_units_phrase(verdict: Verdict, results: Sequence[PairResult]) -> str:
         for result in results
         if (row := shown_loss_row(verdict, result))
     )
-    return max(units, key=lambda each: units[each], default="")
+    return max(units, key=lambda phrase: units[phrase], default="")
 
 
 def _token_class_headings(
@@ -720,16 +720,17 @@ def further_metric_tables(
         | differing_text_kinds_by_metric(verdict).keys()
     )
     further = [
-        (escape_invisible(str(each.pair)), row)
+        (escape_invisible(str(result.pair)), row)
         for name in sorted(names)
-        for each in ordered
-        if (row := each.metric_result(name)) and verdict.fits(each)
-        if row is not shown_loss_row(verdict, each) and row.kind is not LossKind.ANSWERS
-        if not (row.kind is LossKind.CHANGE and has_text_loss(each))
+        for result in ordered
+        if (row := result.metric_result(name)) and verdict.fits(result)
+        if row is not shown_loss_row(verdict, result)
+        and row.kind is not LossKind.ANSWERS
+        if not (row.kind is LossKind.CHANGE and has_text_loss(result))
     ]
-    changes = [each for each in further if each[1].kind is LossKind.CHANGE]
+    changes = [entry for entry in further if entry[1].kind is LossKind.CHANGE]
     for what, rows in (
-        ("loss", [each for each in further if each not in changes]),
+        ("loss", [entry for entry in further if entry not in changes]),
         ("change", changes),
     ):
         if rows:

@@ -189,7 +189,8 @@ def verdict_objects(
 ) -> list[VerdictObject]:
     """The verdicts for JSON; for *pair_flags_of* see `verdict.verdicts_document`."""
     return [
-        _verdict_object(each, pair_flags_of(each.run.setup.engine)) for each in of_runs
+        _verdict_object(verdict, pair_flags_of(verdict.run.setup.engine))
+        for verdict in of_runs
     ]
 
 
@@ -226,9 +227,12 @@ def _verdict_object(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
         pairs=[_pair_object(result) for result in verdict.results],
         lost_from=[
             LostFromObject(
-                task=each.task, length=each.length, k=each.pair.k, v=each.pair.v
+                task=length_loss.task,
+                length=length_loss.length,
+                k=length_loss.pair.k,
+                v=length_loss.pair.v,
             )
-            for each in verdict.lost_from
+            for length_loss in verdict.lost_from
         ],
         remarks=list(map(_remark_object, beside)),
         facts=dict(captions.run_facts(verdict.run)),

@@ -115,7 +115,7 @@ def context_of_deciding_sweep(
         return estimates.context
     if estimates.setup is not None:
         return estimates.setup.context
-    fitting = [each for each in DECIDING_CONTEXTS if each <= estimates.context]
+    fitting = [context for context in DECIDING_CONTEXTS if context <= estimates.context]
     pace = estimates.pace
     if pace is None or not fitting:
         return estimates.context

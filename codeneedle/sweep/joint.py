@@ -67,7 +67,7 @@ class JointLoop:
         if len(self.loops) < 2:  # noqa: PLR2004 - several
             return Ending(is_whole=is_whole)
         self._fix_and_store_candidate_orders()
-        wanted = self._wanted()
+        wanted = self._deciding_tasks_wanted()
         while judged := self._next_judged_task(wanted):
             self._finest_loop.raise_if_asked_to_stop()
             if not self._finest_loop.limit.allows(judged):
@@ -159,7 +159,7 @@ class JointLoop:
             )
         ]
 
-    def _wanted(self) -> Wanted:
+    def _deciding_tasks_wanted(self) -> Wanted:
         """What is measured beside the reference: the candidates of the orders."""
         options, reference = (
             self._finest_loop.options,

@@ -245,7 +245,7 @@ class Plan:
         """*bill*, read more than once if the weights are hybrid; None without one."""
         surveyed = self.survey.pairs.values() if self.survey else ()
         # Some layers keep a state that cannot go back to an earlier token.
-        is_hybrid = any(each.recurrent_bytes for each in surveyed)
+        is_hybrid = any(of_pair.recurrent_bytes for of_pair in surveyed)
         return _with_rereading(bill) if bill and is_hybrid else bill
 
     def seconds_of_price(self, price: Price | None) -> float | None:

@@ -569,7 +569,9 @@ def _with_parsed_token_counts(
         if isinstance(value, str):
             return parse_token_count(source(*keys), value)
         is_list = isinstance(value, list | tuple)
-        return [as_token_counts(each, *keys) for each in value] if is_list else value
+        return (
+            [as_token_counts(element, *keys) for element in value] if is_list else value
+        )
 
     read = dict(table)
     if "contexts" in read:

@@ -491,7 +491,7 @@ def _needs_cpu_repeat(
     of units that this could change.
     """
     kinds = {m.loss.kind for m in probe.metrics if m.loss} - {LossKind.SCORE}
-    was_there = any(each.attention is Attention.CPU for each in finished.values())
+    was_there = any(record.attention is Attention.CPU for record in finished.values())
     return (
         bool(kinds)
         and was_there
@@ -628,7 +628,7 @@ class Schedule:
         probes = self.wanted.probes
         if self.wanted.decides:
             probes = tuple(probe for probe in probes if probe.has_loss_metric)
-        if {each.name for each in probes} <= self.taken.silent:
+        if {wanted_probe.name for wanted_probe in probes} <= self.taken.silent:
             raise error
         self.left_out(error)
 

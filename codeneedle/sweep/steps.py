@@ -178,12 +178,15 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     ends = planned_functions_at_looks(plan)
     at = _planned_first_look_index(plan, ends, cells=1 + len(order.first_step_pairs))
     look = ends[at] if ends else 0
-    each = f", {plural(look, 'function')} each" if look else ""
+    functions = f", {plural(look, 'function')} each" if look else ""
     yield _planned_step(plan, f"{reference}, the reference", 1, look)
     if order.first_step_pairs:
         names = ", ".join(map(str, order.first_step_pairs))
         yield _planned_step(
-            plan, f"the first answer: {names}{each}", len(order.first_step_pairs), look
+            plan,
+            f"the first answer: {names}{functions}",
+            len(order.first_step_pairs),
+            look,
         )
     left = len(others) - len(order.first_step_pairs)
     if left > 0:

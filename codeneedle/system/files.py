@@ -355,7 +355,11 @@ def unused_name(path: Path) -> Path:
     """*path*, or the first of ``path-2``, ``path-3`` ... that does not exist."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     # Not exists(): a dangling link takes the name, too.
-    return next(each for each in chain([path], numbered) if not os.path.lexists(each))
+    return next(
+        candidate
+        for candidate in chain([path], numbered)
+        if not os.path.lexists(candidate)
+    )
 
 
 class Lock:

@@ -89,7 +89,9 @@ def run_for_output(
     env = inherited_variables() if env is None else env
     pipe = subprocess.PIPE
     with _starting_child(argv, env=env, stdout=pipe, stderr=pipe) as child:
-        kept = {each: bytearray() for each in (child.stdout, child.stderr) if each}
+        kept = {
+            stream: bytearray() for stream in (child.stdout, child.stderr) if stream
+        }
         _read_all(child, kept, until=time.monotonic() + timeout_s, limit_s=timeout_s)
         return _output_of(child, *kept.values())
 
@@ -129,7 +131,7 @@ def run_until_last_words(
             _starting_child(argv, env=env, stdout=writing, stderr=subprocess.PIPE)
         )
         writing.close()
-        kept = {each: bytearray() for each in (reading, child.stderr) if each}
+        kept = {stream: bytearray() for stream in (reading, child.stderr) if stream}
         _read_until_words(last_words, *list(kept.items())[-1], until=until)
         _read_all(child, kept, until=until, limit_s=timeout_s)
         stdout, stderr = kept.values()

@@ -94,9 +94,11 @@ def masked_values(value: Any) -> Any:
     if isinstance(value, str):
         return mask_text(value, shortest=SHORTEST_IN_ANSWERS)
     if isinstance(value, dict):
-        return {masked_values(key): masked_values(each) for key, each in value.items()}
+        return {
+            masked_values(key): masked_values(member) for key, member in value.items()
+        }
     is_list = isinstance(value, (list, tuple))
-    return [masked_values(each) for each in value] if is_list else value
+    return [masked_values(element) for element in value] if is_list else value
 
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)")

@@ -215,13 +215,15 @@ def pairs_ruled_out_by_finer(
     ]
     if any(
         decision is Decision.WITHIN
-        and any(is_strictly_finer(each, pair) for each in beyond)
+        and any(is_strictly_finer(other, pair) for other in beyond)
         for pair, decision in decisions.items()
     ):
         return {}
     found = {}
     for pair in pairs:
-        finer = next((each for each in beyond if is_strictly_finer(each, pair)), None)
+        finer = next(
+            (other for other in beyond if is_strictly_finer(other, pair)), None
+        )
         if pair not in decisions and finer is not None:
             found[pair] = finer
     return found
@@ -284,7 +286,7 @@ def next_target(
     look = order.looks[0] if order.looks else 0
     if first := tuple(pair for pair in order.first_step_pairs if pair not in seen):
         return StepTarget(first, look, Why.FIRST)
-    decisions = {pair: each.decision for pair, each in seen.items() if each.decision}
+    decisions = {pair: state.decision for pair, state in seen.items() if state.decision}
     within = [
         p.size_to_compare
         for p, decision in decisions.items()
@@ -294,7 +296,7 @@ def next_target(
     largest = min(within, default=reference.size_to_compare if reference else 1.0)
     # One of unknown size may be smaller.
     sizes = {pair: pair.size_to_compare for pair in order.eligible_pairs}
-    smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
+    smaller = [p for p, size in sizes.items() if size < largest or math.isinf(size)]
     looks = _next_and_deciding_looks(
         order, {pair: seen[pair] for pair in smaller if pair in seen}
     )
@@ -335,7 +337,10 @@ def _cheapest_extension(
     goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]
 ) -> StepTarget:
     """More functions of the pair that the fewest decide; of several, the smallest."""
-    pair = min(goals, key=lambda each: (seen[each].needed or 0, *_size_key(each)))
+    pair = min(
+        goals,
+        key=lambda open_pair: (seen[open_pair].needed or 0, *_size_key(open_pair)),
+    )
     return StepTarget((pair,), goals[pair], Why.MORE)
 
 
@@ -349,9 +354,9 @@ def _next_and_deciding_looks(
     another reading of the text, so that those between these two may be passed over.
     """
     return {
-        pair: (soon, order.looks[bisect.bisect_left(order.looks, each.needed or 0)])
-        for pair, each in seen.items()
-        if (soon := functions_at_next_look(order, each))
+        pair: (soon, order.looks[bisect.bisect_left(order.looks, state.needed or 0)])
+        for pair, state in seen.items()
+        if (soon := functions_at_next_look(order, state))
     }
 
 
@@ -373,11 +378,11 @@ def _pairs_probably_beyond(
     """Those of *new* that are less precise than an open pair above the limit."""
     above = [
         pair
-        for pair, each in seen.items()
-        if each.decision is Decision.OPEN and not each.is_below
+        for pair, state in seen.items()
+        if state.decision is Decision.OPEN and not state.is_below
     ]
     return [
-        pair for pair in new if any(is_strictly_finer(each, pair) for each in above)
+        pair for pair in new if any(is_strictly_finer(other, pair) for other in above)
     ]
 
 
@@ -417,7 +422,9 @@ def _is_inference_checked(order: Order, decisions: Mapping[Pair, Decision]) -> b
         pair for pair, decision in decisions.items() if decision is Decision.BEYOND
     ]
     others = decisions.keys() - {*order.first_step_pairs}
-    return any(is_strictly_finer(each, pair) for pair in others for each in beyond)
+    return any(
+        is_strictly_finer(finer_pair, pair) for pair in others for finer_pair in beyond
+    )
 
 
 def _size_key(pair: Pair) -> tuple[float, str]:

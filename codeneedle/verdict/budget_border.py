@@ -44,7 +44,7 @@ def unmeasured_dominated_pairs(
     known = most_precise_first(bounds)[::-1]
     found = {}
     for pair in pairs:
-        finer = next((each for each in known if is_strictly_finer(each, pair)), None)
+        finer = next((other for other in known if is_strictly_finer(other, pair)), None)
         if pair not in bounds and finer is not None:
             found[pair] = finer
     return found
@@ -61,7 +61,11 @@ def has_better_coarser_pair(bounds: Mapping[Pair, Bounds]) -> bool:
 
 def pair_of_least_upper_loss(bounds: Mapping[Pair, Bounds]) -> Pair | None:
     """The pair with the least upper end, then mean; None if no end is finite."""
-    known = {pair: each for pair, each in bounds.items() if math.isfinite(each.high)}
+    known = {
+        pair: interval
+        for pair, interval in bounds.items()
+        if math.isfinite(interval.high)
+    }
     return min(known, key=lambda p: (known[p].high, known[p].mean), default=None)
 
 
@@ -90,7 +94,7 @@ def next_budget_target(
     new = [pair for pair in undominated_pairs(alive) if pair not in seen]
     if new:
         return StepTarget((new[0],), look, Why.BORDER)
-    ours = {pair: each for pair, each in bounds.items() if pair in {*fitting}}
+    ours = {pair: interval for pair, interval in bounds.items() if pair in {*fitting}}
     left = [pair for pair in most_precise_first(alive) if pair not in seen]
     if left and has_better_coarser_pair(ours):
         return StepTarget((left[0],), look, Why.UNSURE)

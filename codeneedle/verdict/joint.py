@@ -133,7 +133,7 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
     setups = [run.setup for run in runs]
     ordered = [runs[at] for at in indices_finest_first(setups)]
     made = candidates_of(ordered, at)
-    records = [record for each in made for record in each.records()]
+    records = [record for candidates in made for record in candidates.records()]
     first = ordered[0]
     setup = replace(first.setup, order={})
     joint = JointRun(
@@ -244,13 +244,19 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
 
     Else without looks, which are then those of the probe.
     """
-    orders = [stored_asking_order(each.run.setup) for each in made]
+    orders = [stored_asking_order(run_candidates.run.setup) for run_candidates in made]
     fixed = [order for order in orders if order]
     candidates = tuple(
-        sorted({c for each in made for c in each.eligible_or_measured()})
+        sorted(
+            {
+                c
+                for run_candidates in made
+                for c in run_candidates.eligible_or_measured()
+            }
+        )
     )
     # Looks that not all have in common are those of the probe, from the first one on.
-    is_one = len({(each.looks, each.skipped) for each in fixed}) == 1
+    is_one = len({(order.looks, order.skipped) for order in fixed}) == 1
     is_of_all = is_one and len(fixed) == len(orders)
     return JointOrder(
         pairs=tuple(map(str, candidates)),
@@ -258,7 +264,11 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
         skipped=fixed[0].skipped if is_of_all else 0,
         candidates=candidates,
         too_large=tuple(
-            sorted(c for each in made for c in each.larger_than_eligible())
+            sorted(
+                c
+                for run_candidates in made
+                for c in run_candidates.larger_than_eligible()
+            )
         ),
         is_fixed=bool(fixed),
     )

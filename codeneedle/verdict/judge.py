@@ -300,7 +300,7 @@ class Verdict:
     def may_have_pair_in_kernel(self) -> bool:
         """False if attention of every pair with numbers ran in no kernel."""
         measured = [result for result in self.results if not result.trouble]
-        return any(each.ran_as_usual for each in measured) or not measured
+        return any(result.ran_as_usual for result in measured) or not measured
 
     @property
     def worth_compiling(self) -> tuple[Pair, ...]:
@@ -402,11 +402,19 @@ class Verdict:
         if not isinstance(order, JointOrder) or self.has_fitting_reference:
             return ()
         if most:
-            pairs = [each for each in order.too_large if each.size_to_compare <= most]
+            pairs = [
+                candidate
+                for candidate in order.too_large
+                if candidate.size_to_compare <= most
+            ]
         else:
             best = self.chosen or self.reference
             below = best.size_to_compare if best else math.inf
-            pairs = [each for each in order.too_large if each.size_to_compare < below]
+            pairs = [
+                candidate
+                for candidate in order.too_large
+                if candidate.size_to_compare < below
+            ]
         decisions = {e.pair: e.decision for e in self.compared_results if e.decision}
         covered = (
             unmeasured_dominated_pairs(pairs, self.loss_bounds)
@@ -509,15 +517,17 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
 
 def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Verdict:
     """The verdict of *run* by what was *measured* of each metric, unit by unit."""
-    reference = next((each.reference for each in measured if each.reference), None)
+    reference = next((units.reference for units in measured if units.reference), None)
     if reference is None:
         return Verdict(run=run, limits=limits)
-    by_name = {each.metric.name: each for each in measured}
-    reasons = {name: each.why_not_in_verdict(limits) for name, each in by_name.items()}
+    by_name = {units.metric.name: units for units in measured}
+    reasons = {
+        name: units.why_not_in_verdict(limits) for name, units in by_name.items()
+    }
     silent = {name: reason for name, reason in reasons.items() if reason}
-    entering = [each for name, each in by_name.items() if name not in silent]
+    entering = [units for name, units in by_name.items() if name not in silent]
     every = lost_lengths(run, limits.max_lost)
-    lost = [each for each in every if not finer_axes(each.pair, reference)]
+    lost = [loss for loss in every if not finer_axes(loss.pair, reference)]
     verdict = Verdict(
         run=run,
         limits=limits,
@@ -525,32 +535,34 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
         results=tuple(_pair_results(run, entering, reference, limits, lost)),
         silent=silent,
         repeats={
-            name: (each.loss.kind, each.noise.repeated)
-            for name, each in by_name.items()
-            if each.noise.repeated is not None
+            name: (units.loss.kind, units.noise.repeated)
+            for name, units in by_name.items()
+            if units.noise.repeated is not None
         },
         on_cpu={
-            name: (each.loss.kind, each.noise.moved)
-            for name, each in by_name.items()
-            if each.noise.moved is not None
+            name: (units.loss.kind, units.noise.moved)
+            for name, units in by_name.items()
+            if units.noise.moved is not None
         },
         flips={
-            name: (*counts_lost_and_won(each.noise.losses), len(each.reference_units))
-            for name, each in by_name.items()
-            if each.noise.losses and each.loss.kind is LossKind.SCORE
+            name: (*counts_lost_and_won(units.noise.losses), len(units.reference_units))
+            for name, units in by_name.items()
+            if units.noise.losses and units.loss.kind is LossKind.SCORE
         },
         lost_from=tuple(lost),
-        crosschecks={p: e for each in entering for p, e in each.crosschecks().items()},
+        crosschecks={
+            p: e for units in entering for p, e in units.crosschecks().items()
+        },
         has_crosscheck=any(
             further.checks(run.setup)
-            for each in entering
-            if (further := each.probe.further)
+            for units in entering
+            if (further := units.probe.further)
         ),
     )
     best = _pair_to_set(verdict, verdict.results)
     here = [result for result in verdict.results if result.ran_as_usual]
     chosen = best if verdict.may_have_pair_in_kernel else None
-    if best and not any(each.pair == best for each in here):
+    if best and not any(result.pair == best for result in here):
         chosen = _pair_to_set(verdict, here)
         return replace(verdict, chosen=chosen, elsewhere=best)
     return replace(verdict, chosen=chosen)
@@ -578,9 +590,9 @@ def _pair_results(
     context = limits.at or run.setup.context
     sizes = {pair: _memory_bytes(pair, records, context) for pair in pairs}
     speeds = _writing_speeds(run)
-    rows = [(each, each.results(limits)) for each in measured]
+    rows = [(metric_units, metric_units.results(limits)) for metric_units in measured]
     for pair in pairs:
-        has_losses = any(pair in each.units for each in measured)
+        has_losses = any(pair in metric_units.units for metric_units in measured)
         failed = tuple(
             record
             for record in records
@@ -628,19 +640,21 @@ def _with_decision(
 
 def _deciding_metrics(measured: Sequence[MetricUnits]) -> list[str]:
     """Names of the metrics that must be within: graded ones or answers, and scores."""
-    kinds = {each.loss.kind for each in measured}
+    kinds = {units.loss.kind for units in measured}
     graded = {kind for kind in kinds if kind.is_of_right_tokens}
     deciding = (graded or {LossKind.ANSWERS}) | {LossKind.SCORE}
-    return [each.metric.name for each in measured if each.loss.kind in deciding]
+    return [units.metric.name for units in measured if units.loss.kind in deciding]
 
 
 def _superseded_divergences(measured: Sequence[MetricUnits]) -> set[str]:
     """Names of divergences of a text whose loss is known, which is what counts."""
-    graded = {each.probe.name for each in measured if each.loss.kind.is_of_right_tokens}
+    graded = {
+        units.probe.name for units in measured if units.loss.kind.is_of_right_tokens
+    }
     return {
-        each.metric.name
-        for each in measured
-        if each.loss.kind is LossKind.CHANGE and each.probe.name in graded
+        units.metric.name
+        for units in measured
+        if units.loss.kind is LossKind.CHANGE and units.probe.name in graded
     }
 
 
@@ -677,10 +691,10 @@ def _with_lost_lengths(
     doubts = tuple(
         Remark(
             RemarkKind.LENGTHS,
-            f"{each.task}: lost from {each.length:,} tokens on",
-            (each.pair,),
+            f"{loss.task}: lost from {loss.length:,} tokens on",
+            (loss.pair,),
         )
-        for each in lost
+        for loss in lost
     )
     return [
         replace(row, decision=Decision.BEYOND, doubts=doubts)
@@ -767,7 +781,7 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
     most = verdict.limits.max_memory_bytes
     if most is None:
         within = [result for result in results if result.decision is Decision.WITHIN]
-        smaller = [each for each in within if relative_cache_size(each) < 1]
+        smaller = [result for result in within if relative_cache_size(result) < 1]
         return min(smaller, key=relative_cache_size).pair if smaller else None
     fitting = [
         result
@@ -775,14 +789,14 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
         if result.memory_bytes is not None and result.memory_bytes <= most
         if not result.failed
     ]
-    if any(each.pair == verdict.reference for each in fitting):
+    if any(result.pair == verdict.reference for result in fitting):
         return None
     # No recommendation by divergence alone.
     candidates = [
-        each
-        for each in fitting
-        if any(row.kind is not LossKind.CHANGE for row in each.metric_results)
-        if not any(row.has_gain_or_reference_doubt for row in each.metric_results)
+        result
+        for result in fitting
+        if any(row.kind is not LossKind.CHANGE for row in result.metric_results)
+        if not any(row.has_gain_or_reference_doubt for row in result.metric_results)
     ]
     if isinstance(verdict.run, JointRun):
         candidates = [
@@ -794,7 +808,10 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
         return None
     return min(
         candidates,
-        key=lambda each: (_relative_upper_loss(each), _relative_mean_loss(each)),
+        key=lambda candidate: (
+            _relative_upper_loss(candidate),
+            _relative_mean_loss(candidate),
+        ),
     ).pair
 
 
@@ -828,7 +845,7 @@ def pareto_front_with_chosen_pair(verdict: Verdict) -> list[PairResult]:
     compared = verdict.compared_results
     complete = [result for result in compared if not result.lacking]
     best = _unbeaten_results(complete or compared)
-    named = {verdict.reference, verdict.chosen, *(each.pair for each in best)}
+    named = {verdict.reference, verdict.chosen, *(result.pair for result in best)}
     return [result for result in verdict.results if result.pair in named]
 
 
@@ -841,10 +858,10 @@ def _unbeaten_results(results: Sequence[PairResult]) -> list[PairResult]:
     best: list[PairResult] = []
     for result in sorted(
         results,
-        key=lambda each: (
-            relative_cache_size(each),
-            _relative_mean_loss(each),
-            str(each.pair),
+        key=lambda result: (
+            relative_cache_size(result),
+            _relative_mean_loss(result),
+            str(result.pair),
         ),
     ):
         if _relative_mean_loss(result) < (

@@ -48,11 +48,11 @@ def lost_lengths(run: Run, max_lost: float) -> list[LostFrom]:
         if statistics.fmean(texts.values()) >= ABLE:
             answered.setdefault(task, []).append(length)
     not_asked = {
-        (record.pair, each.task, each.length)
+        (record.pair, gap.task, gap.length)
         for record in run.records
         if record.has_numbers and record.probe in PROBES
         if (skipped := PROBES[record.probe].skipped)
-        for each in skipped(run, record)
+        for gap in skipped(run, record)
     }
     lost = []
     for (pair, of_pair), (task, lengths) in itertools.product(

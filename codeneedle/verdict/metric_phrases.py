@@ -135,7 +135,7 @@ def why_open_phrase(result: PairResult, row: MetricResult) -> str:
     reasons = (
         (
             result.failed,
-            ", ".join(f"{each.probe} {each.status}" for each in result.failed),
+            ", ".join(f"{record.probe} {record.status}" for record in result.failed),
         ),
         (
             result.lacking and not is_change,

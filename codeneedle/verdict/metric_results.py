@@ -582,7 +582,7 @@ def _with_reference_doubt(row: MetricResult, text: str, pair: Pair) -> MetricRes
     if row.decision is Decision.BEYOND:
         return row
     doubt = Remark(RemarkKind.DOUBTED_REFERENCE, text, (pair,))
-    doubts = (*(each for each in row.doubts if row.has_gain_above_limit), doubt)
+    doubts = (*(remark for remark in row.doubts if row.has_gain_above_limit), doubt)
     return replace(row, decision=Decision.OPEN, doubts=doubts, needed=None)
 
 
@@ -683,7 +683,9 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             measured.append(of_metric)
     if isinstance(run, JointRun):
         measured = _metrics_with_finest_reference(measured)
-    return sorted(measured, key=lambda each: not each.loss.kind.is_of_right_tokens)
+    return sorted(
+        measured, key=lambda metric_units: not metric_units.loss.kind.is_of_right_tokens
+    )
 
 
 def _is_on_one_scale(run: Run, probe: Probe, loss: Loss) -> bool:
@@ -691,7 +693,7 @@ def _is_on_one_scale(run: Run, probe: Probe, loss: Loss) -> bool:
     if not isinstance(run, JointRun):
         return True
     # A change is that of each file of weights, held against itself.
-    asked = all(probe.name in each.setup.probes for each in run.runs)
+    asked = all(probe.name in single_run.setup.probes for single_run in run.runs)
     return (
         asked
         and loss.kind is not LossKind.CHANGE
@@ -703,9 +705,9 @@ def _metrics_with_finest_reference(
     measured: Sequence[MetricUnits],
 ) -> list[MetricUnits]:
     """Those of *measured* whose reference is the most precise of all."""
-    references = [each.reference for each in measured if each.reference]
+    references = [units.reference for units in measured if units.reference]
     finest = most_precise(references) if references else None
-    return [each for each in measured if each.reference == finest]
+    return [units for units in measured if units.reference == finest]
 
 
 def why_little_to_lose(loss: Loss, record: CellRecord, setup: Setup) -> str:

@@ -182,7 +182,7 @@ def next_step(
     ):
         # Nothing that is measured has a say: no further pair changes that.
         return None
-    seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
+    seen |= {p: replace(state, needed=None) for p, state in seen.items() if p in failed}
     if isinstance(order, JointOrder) and verdict.limits.max_memory_bytes:
         known_losses = {p: b for p, b in verdict.loss_bounds.items() if p in seen}
         asked = next_budget_target(
@@ -250,7 +250,8 @@ def _states_of_pairs(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Pair
             needed=row.needed if row and not row.doubts_phrase else None,
             is_below=row is not None
             and all(
-                each.bounds.mean < each.limit for each in result.right_token_results
+                token_result.bounds.mean < token_result.limit
+                for token_result in result.right_token_results
             ),
         )
     return seen

@@ -127,11 +127,11 @@ def _remarks_on_smaller_open_pair(verdict: Verdict) -> Iterator[Remark]:
     if chosen is None or chosen.decision is not Decision.WITHIN:
         return
     near = [
-        (needed, each, row)
-        for each in verdict.compared_results
-        if relative_cache_size(each) < relative_cache_size(chosen)
-        and each.has_all_deciding_metrics
-        if (row := each.leading_result) and (needed := row.units_to_decide)
+        (needed, result, row)
+        for result in verdict.compared_results
+        if relative_cache_size(result) < relative_cache_size(chosen)
+        and result.has_all_deciding_metrics
+        if (row := result.leading_result) and (needed := row.units_to_decide)
     ]
     if near:
         needed, result, row = min(near, key=lambda entry: entry[0])
@@ -204,7 +204,7 @@ def _remarks_on_dominated(verdict: Verdict) -> Iterator[Remark]:
 def _remarks_on_lengths(verdict: Verdict) -> Iterator[Remark]:
     """The lengths from which on pairs lose the answers to a task, with those pairs."""
     lost = verdict.lost_from
-    by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
+    by_length = pairs_by(((loss.task, loss.length), loss.pair) for loss in lost)
     share = verdict.limits.loss_amount_text(LossKind.ANSWERS, verdict.limits.max_lost)
     for (task, length), pairs in by_length.items():
         text = (
@@ -275,25 +275,27 @@ def _build_option_phrase(
     """
     every = [result for result in verdict.results if not result.trouble]
     is_cured = any(
-        each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
-        for each in every
-        if each.pair in worth
+        result.attention is Attention.CONVERTED and NO_BUILD not in result.evidence
+        for result in every
+        if result.pair in worth
     )
     if not (is_cured and pair_flags and pair_flags.compiles):
         return ""
-    pairs = [each.pair for each in every if each.ran_as_usual or each.pair in worth]
+    pairs = [
+        result.pair for result in every if result.ran_as_usual or result.pair in worth
+    ]
     return f" (a build with {pair_flags.compiles(pairs)})"
 
 
 def _remarks_on_crosschecks(verdict: Verdict) -> Iterator[Remark]:
     """Whether forced right tokens agree with read ones, or the check is to be made."""
-    for pair, each in verdict.crosschecks.items():
-        name, noun = escape_invisible(str(pair)), plural(each.units, "function")
+    for pair, check in verdict.crosschecks.items():
+        name, noun = escape_invisible(str(pair)), plural(check.units, "function")
         other, loss = (
-            verdict.limits.loss_amount_text(each.kind, loss)
-            for loss in (each.other, each.loss)
+            verdict.limits.loss_amount_text(check.kind, loss)
+            for loss in (check.other, check.loss)
         )
-        if each.is_disagreement:
+        if check.is_disagreement:
             text = (
                 f"Reading and forcing disagree on {name}, by more than their noise: it "
                 f"loses {loss} as its lines were read, {other} as those of {noun} were "

@@ -146,7 +146,9 @@ def _add_or_compare_record(joined: Union, store: Store, record: CellRecord) -> b
     ):
         what = str(key)
         if other.attention is not record.attention:
-            ran = (each.attention or "unknown" for each in (other, record))
+            ran = (
+                cell_record.attention or "unknown" for cell_record in (other, record)
+            )
             what += f" (attention: {' and '.join(ran)})"
         raise _hosts_error(joined.cells[key], store, what, place)
     if len(answered_or_skipped_keys(record)) > len(answered_or_skipped_keys(other)):

@@ -93,13 +93,15 @@ def with_derived_statuses(
     on_cpu: dict[CellKey, str] = {}
     for (probe, variant, device), of_group in groups.items():
         first = groups.get((probe, "", device), {}) if variant == AGAIN else {}
-        finished = [each for each in (first | of_group).values() if each.has_numbers]
+        finished = [
+            record for record in (first | of_group).values() if record.has_numbers
+        ]
         speed = prompt_speed_function(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspect_cells(finished, grid=grid).items():
             troubles[pair, probe, variant, device] = trouble
         for pair, evidence in inferred_cpu_attention(finished, speed=speed).items():
             on_cpu[pair, probe, variant, device] = evidence
-    marked = tuple(_with_derived_status(each, troubles, on_cpu) for each in records)
+    marked = tuple(_with_derived_status(record, troubles, on_cpu) for record in records)
     return tuple(drop_answers_asked_otherwise(marked, setup))
 
 
@@ -149,7 +151,7 @@ def _drop_asked_otherwise(
 ) -> CellRecord:
     """*record* without answers asked otherwise; `MISMATCHED` if none is left."""
     ours, theirs = (
-        (each.observation or {}).get("answers") for each in (record, reference)
+        (cell.observation or {}).get("answers") for cell in (record, reference)
     )
     if not (isinstance(ours, dict) and isinstance(theirs, dict)):
         return record
@@ -277,7 +279,7 @@ def inferred_cpu_attention(
         finished: Of one probe, at most one per pair.
         speed: How fast a cell read prompts; None on a machine without an accelerator.
     """
-    unknown = {each.pair for each in finished if each.attention is None}
+    unknown = {record.pair for record in finished if record.attention is None}
     slow = dict(_cells_slower_than_symmetric(finished, speed)) if speed else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
     told = slow | dict(_cells_with_more_graph_splits(finished))
@@ -336,7 +338,9 @@ def _cells_slower_than_symmetric(
     without a symmetric pair.
     """
     # Of those whose KV cache may be on an accelerator.
-    on_device = (each for each in finished if set(each.effective.devices) != {"CPU"})
+    on_device = (
+        record for record in finished if set(record.effective.devices) != {"CPU"}
+    )
     speeds = {r.pair: value for r in on_device if (value := speed(r))}
     symmetric = [pair for pair in speeds if pair.k == pair.v]
     if not symmetric:
@@ -360,7 +364,9 @@ def prompt_speed_function(metrics: Iterable[Metric], setup: Setup) -> Speed:
     Of several values the slowest counts: attention on the CPU slows every prompt. None
     where no metric measures it, or a record has no value.
     """
-    metric = next((each for each in metrics if each.is_prompt_speed), None)
+    metric = next(
+        (candidate for candidate in metrics if candidate.is_prompt_speed), None
+    )
 
     def speed(record: CellRecord) -> float | None:
         if metric is None:
@@ -409,22 +415,27 @@ def _troubles_of_unproven_types(
     known = evidence.pop(reference, None)
     apart = {
         pair
-        for pair, each in evidence.items()
+        for pair, pair_evidence in evidence.items()
         if known
-        and (_replies_differ(each, known) or _has_less_memory_growth(each, known))
+        and (
+            _replies_differ(pair_evidence, known)
+            or _has_less_memory_growth(pair_evidence, known)
+        )
     }
     if known and not apart and not reference.is_unquantized:
         reason = "no more precise pair was measured to compare its evidence with"
         if evidence:
             reason = f"nothing tells a coarser pair from it, and {reason}"
         yield reference, Trouble(Status.UNVERIFIED, reason)
-    for pair, each in evidence.items():
+    for pair, pair_evidence in evidence.items():
         twin = _finer_pair_with_same_logprobs(pair, evidence)
         reason = ""
         if known is None:
             reason = f"there is no evidence of {reference} to compare its own with"
         elif pair not in apart:
-            reason = f"nothing tells it from {reference}: {_evidence_phrase(each)}"
+            reason = (
+                f"nothing tells it from {reference}: {_evidence_phrase(pair_evidence)}"
+            )
         elif twin is not None:
             reason = f"its probabilities are those of {twin}, in every digit"
         if reason:
@@ -436,11 +447,11 @@ def _finer_pair_with_same_logprobs(
 ) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
     one = evidence[pair].fingerprints
-    if not one or not all(each.logprobs for each in one):
+    if not one or not all(fingerprint.logprobs for fingerprint in one):
         return None
     others = evidence.keys() - {pair}
     same = sorted(other for other in others if evidence[other].fingerprints == one)
-    return next((each for each in same if most_precise((each, pair)) == each), None)
+    return next((other for other in same if most_precise((other, pair)) == other), None)
 
 
 def _replies_differ(one: CacheEvidence, other: CacheEvidence) -> bool:

@@ -117,8 +117,12 @@ def keeps_cache_on_host(words: Iterable[str]) -> bool:
     The last number of layers, and the last device, count.
     """
     words = tuple(words)
-    layers = [each.values[-1:] for each in parse(words) if each.name in OFFLOAD]
-    devices = [each.values[-1:] for each in parse(words) if each.name in DEVICE]
+    layers = [
+        argument.values[-1:] for argument in parse(words) if argument.name in OFFLOAD
+    ]
+    devices = [
+        argument.values[-1:] for argument in parse(words) if argument.name in DEVICE
+    ]
     is_off = layers[-1:] == [("0",)] or devices[-1:] == [("none",)]
     return is_off or has_argument(words, KV_ON_HOST)
 
@@ -160,7 +164,10 @@ def without_arguments(words: Iterable[str], names: Collection[str]) -> tuple[str
 def last_value(words: Iterable[str], names: Collection[str]) -> str:
     """The last value of the arguments that are called one of *names*; empty if none."""
     given = [
-        each.values[-1] for each in parse(words) if each.name in names if each.values
+        argument.values[-1]
+        for argument in parse(words)
+        if argument.name in names
+        if argument.values
     ]
     return given[-1] if given else ""
 

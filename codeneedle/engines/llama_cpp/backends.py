@@ -69,7 +69,7 @@ def backend_named(name: str) -> Backend:
     for backend in BACKENDS:
         if backend.name == name:
             return backend
-    known = [each.name for each in BACKENDS]
+    known = [backend.name for backend in BACKENDS]
     raise UnknownName(kind="backend", name=name, known=known)
 
 
@@ -162,7 +162,7 @@ def _rocm_program_paths(program: str) -> tuple[str, str]:
 
 
 def _other_backends_phrase(name: str) -> str:
-    return ", ".join(each.name for each in BACKENDS if each.name != name)
+    return ", ".join(backend.name for backend in BACKENDS if backend.name != name)
 
 
 def _ask_hipconfig_for_clang(hipconfig: str) -> Path:

@@ -273,7 +273,11 @@ class LlamaCpp(Engine):
         number = str(lent.index(device)) if device in lent else device
         if not number.isdecimal() or (lent and device not in lent):
             return () if lent or not device else known
-        return tuple(each for each in known if re.match(rf"\D*{number} ", each))
+        return tuple(
+            known_device
+            for known_device in known
+            if re.match(rf"\D*{number} ", known_device)
+        )
 
     @override
     def identity(self) -> EngineIdentity:

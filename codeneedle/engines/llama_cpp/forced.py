@@ -109,7 +109,7 @@ def right_token_ends_by_place(
         For each place in *whole*, from the first that differs and that is not of the
         prompt alone: the characters of *right* that are complete with this token.
     """
-    ids = [each.id for each in whole]
+    ids = [piece.id for piece in whole]
     pairs = enumerate(zip(prompt, ids, strict=False))
     shared = next((at for at, (a, b) in pairs if a != b), min(len(prompt), len(ids)))
     encoded = right.encode(errors="replace")

@@ -305,7 +305,9 @@ def parse_cpu_features(told: str) -> str:
     """What is used of the processor, as the program *told*; empty if it did not."""
     match = _FEATURES.search(told)
     stated = match[1].split("|") if match else ()
-    return " ".join(re.sub(" = 1$| ", "", each.strip()) for each in stated).strip()
+    return " ".join(
+        re.sub(" = 1$| ", "", feature.strip()) for feature in stated
+    ).strip()
 
 
 def parse_compiled_pairs(told: str) -> str:

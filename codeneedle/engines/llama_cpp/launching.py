@@ -115,7 +115,10 @@ def preset_lines(launch: Launch) -> list[str]:
         ("cache-type-k", launch.pair.k),
         ("cache-type-v", launch.pair.v),
         ("flash-attn", "on"),
-        *(_preset_row(each.name, each.values) for each in parse(launch.arguments)),
+        *(
+            _preset_row(argument.name, argument.values)
+            for argument in parse(launch.arguments)
+        ),
     ]
     for key, value in rows:
         is_once = [name for name, _ in rows].count(key) == 1
@@ -128,7 +131,10 @@ def preset_lines(launch: Launch) -> list[str]:
                 hint="--form command says all of it.",
             )
     name = launch.name.translate(_NO_BRACKETS).strip()
-    needs = [f"; needs {shell_assignment(each)}" for each in launch.environment.items()]
+    needs = [
+        f"; needs {shell_assignment(variable)}"
+        for variable in launch.environment.items()
+    ]
     return [*needs, f"[{name}]", *(f"{key} = {value}" for key, value in rows)]
 
 

@@ -319,7 +319,7 @@ class Perplexity(BaseFileTool):
             *("--cache-type-k", job.pair.k, "--cache-type-v", job.pair.v),
             *(("--n-gpu-layers", ALL_LAYERS) if self._takes_all_layers() else ()),
             *thread_arguments(self.model, self.options),
-            *(word for each in OPTIONAL if each[0] in self.options for word in each),
+            *(word for words in OPTIONAL if words[0] in self.options for word in words),
             *("--kl-divergence-base", str(job.base)),
             *("--file", str(job.text), "--chunks", str(job.task.chunks)),
             *attention_on_cpu_arguments(self.model),

@@ -124,7 +124,9 @@ class RowStream(ABC):
 
         If so, set `fault`, and `nan_from` where it is NaN.
         """
-        scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
+        scale, low = (
+            float(number) for number in stored[:SCALE_VALUES].view(np.float32)
+        )
         if math.isnan(scale) or math.isnan(low):
             self.nan_from = place + 1
         if fault := row_fault(stored, self.vocabulary):
@@ -270,7 +272,9 @@ class Rows(RowStream):
 
     def _keep_score_or_fault(self, place: int, stored: Stored) -> None:
         """Keep the score of the token at *place*; if its row is none, set `fault`."""
-        scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
+        scale, low = (
+            float(number) for number in stored[:SCALE_VALUES].view(np.float32)
+        )
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
         if self.note_row_fault(stored, place):
             return
@@ -395,14 +399,14 @@ class ComparedRows(RowStream):
             first_choices=self._sums.first_choice_percent,
             # The first token may be one that begins each prompt.
             same_as=indices_of_first_equals(
-                each[1:].tobytes() for each in self._ids.reshape(self.chunks, -1)
+                chunk[1:].tobytes() for chunk in self._ids.reshape(self.chunks, -1)
             ),
         )
 
 
 def row_fault(stored: Stored, vocabulary: int) -> str:
     """Why a row is no distribution, as a phrase; empty if it is one."""
-    scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
+    scale, low = (float(number) for number in stored[:SCALE_VALUES].view(np.float32))
     values = stored[SCALE_VALUES : SCALE_VALUES + vocabulary]
     # A scale that is no number fails this, too.
     if not (0 <= scale <= (DEEPEST + SLACK) / TOP and LOWEST < low <= SLACK):

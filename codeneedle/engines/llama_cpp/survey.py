@@ -196,17 +196,17 @@ class Surveyor:
         asked = _SurveyCalls(self, context, log)
         try:
             answers = asked.kept_or_asked_answers(list(dict.fromkeys(pairs)))
-            known = {pair: each for pair, each in answers.items() if each}
+            known = {pair: answer for pair, answer in answers.items() if answer}
             whole = self._most_splits_in_kernel(
                 known.values(), asked.kept_or_asked_answer
             )
         finally:
             asked.write_answers()  # also what was answered before Ctrl-C
         judged = {
-            pair: self._with_attention_place(each, whole)
-            for pair, each in known.items()
+            pair: self._with_attention_place(answer, whole)
+            for pair, answer in known.items()
         }
-        places = {each.attention for each in judged.values()}
+        places = {answer.attention for answer in judged.values()}
         cure = ALL_KERNELS if Attention.CONVERTED in places else ""
         return Survey(
             context=context,
@@ -490,7 +490,7 @@ _Ask = Callable[..., PairSurvey | None]
 
 def _can_convert_cache(answer: PairSurvey) -> bool:
     """Whether a device of *answer* is one that converts without a word."""
-    return any(each.device.startswith(CONVERTING) for each in answer.memory)
+    return any(memory.device.startswith(CONVERTING) for memory in answer.memory)
 
 
 def _attention_runs_on_device(
@@ -499,12 +499,12 @@ def _attention_runs_on_device(
     """Whether attention is to run on a device: there is one, and it may be used."""
     if has_argument(arguments, KV_ON_HOST) or _chosen_device_layers(arguments) == 0:
         return False
-    return any(each.device != HOST for pair in answers for each in pair.memory)
+    return any(memory.device != HOST for pair in answers for memory in pair.memory)
 
 
 def _chosen_device_layers(arguments: Sequence[str]) -> int | None:
     """Layers that the user puts on devices; None for all, or an unknown number."""
-    chosen = [each for each in parse(arguments) if each.name in OFFLOAD]
+    chosen = [argument for argument in parse(arguments) if argument.name in OFFLOAD]
     last = chosen[-1].values if chosen else ()
     return int(last[0]) if last and last[0].isdecimal() else None
 

@@ -354,6 +354,6 @@ def _bench_value(option: _BenchOption, argument: Argument) -> str | None:
     return value.replace(",", option.comma)
 
 
-_FLAGS = frozenset(each.name for each in _BENCH_OPTIONS.values() if each.flag)
+_FLAGS = frozenset(option.name for option in _BENCH_OPTIONS.values() if option.flag)
 _LISTS = frozenset(("--rpc",))
 """Options whose commas llama-bench takes as they are."""

@@ -304,12 +304,12 @@ class _ReplyInProgress:
         self._count += 1
         listed = min(self._listed, len(row))
         top = np.argpartition(row, -listed)[-listed:]
-        best = sorted(top.tolist(), key=lambda each: -row[each])
+        best = sorted(top.tolist(), key=lambda token_id: -row[token_id])
         return {
             "id": token,
             "logprob": float(row[token]),
             "top_logprobs": [
-                {"id": each, "logprob": float(row[each])} for each in best
+                {"id": token_id, "logprob": float(row[token_id])} for token_id in best
             ],
         }
 
@@ -340,7 +340,7 @@ def _chat_event(text: str, tokens: list[Json], timings: Json, finish: str) -> Js
 def _tokens_to_force(body: Json) -> list[int]:
     """The tokens that are made to come, if any."""
     if "grammar" in body:
-        return [int(each) for each in _FORCED.findall(body["grammar"])]
+        return [int(token) for token in _FORCED.findall(body["grammar"])]
     return [int(token) for token, _ in body.get("logit_bias", ())]
 
 
@@ -523,8 +523,8 @@ def run_speed(options: argparse.Namespace) -> None:
         generated=options.generated_tokens,
         repetitions=options.repetitions,
     )
-    for each in measured:
-        emit(each)
+    for speed in measured:
+        emit(speed)
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:

@@ -403,7 +403,7 @@ class MlxClient(Client):
                 logprobs=whole.logprobs[at.start : at.stop],
                 bounds=tuple(bound - at.start for bound in whole.bounds if bound in at),
                 leads=whole.leads[at.start : at.stop],
-                ends=tuple(whole.ends[each] - first for each in at),
+                ends=tuple(whole.ends[place] - first for place in at),
                 prompt_tokens=whole.prompt_tokens + at.start,
                 wall_s=round(token_s * taken, 6),
             )

@@ -101,7 +101,9 @@ def chat_template_of(folder: Path) -> str | None:
         return None
     template = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
     if isinstance(template, list):  # several, by name
-        named = {each.get("name"): each for each in template if isinstance(each, dict)}
+        named = {
+            entry.get("name"): entry for entry in template if isinstance(entry, dict)
+        }
         template = named.get("default", {}).get("template")
     return template if isinstance(template, str) else None
 

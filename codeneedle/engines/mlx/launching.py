@@ -27,13 +27,13 @@ def mlx_lm_arguments_or_empty(
     """
     match = _QUANTIZED.fullmatch(pair.k)
     shared = [argument for argument in arguments if argument.startswith(_SHARED)]
-    is_one = pair.k == pair.v and not any("," in each for each in shared)
+    is_one = pair.k == pair.v and not any("," in argument for argument in shared)
     if _unsupported_argument(arguments) or not is_one or not (match or pair.k == "f16"):
         return []
     if match is None:
-        shared = [each for each in shared if each.startswith(_SHARED[-1])]
+        shared = [argument for argument in shared if argument.startswith(_SHARED[-1])]
     quantized = [f"--kv-bits {match['bits']}"] if match else []
-    words = (word for each in (*quantized, *shared) for word in each.split())
+    words = (word for argument in (*quantized, *shared) for word in argument.split())
     return ["--model", model, *words]
 
 

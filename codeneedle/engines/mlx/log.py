@@ -153,10 +153,10 @@ def read_log(path: Path) -> str:
 def events_of_kind(log_text: str, kind: type[_Kind]) -> list[_Kind]:
     """The lines of *kind*, in order; damaged ones are left out."""
     stated = []
-    for each in log_text.splitlines():
-        if each.startswith(MARK):
+    for log_line in log_text.splitlines():
+        if log_line.startswith(MARK):
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                stated.append(_decoder.decode(each.removeprefix(MARK)))
+                stated.append(_decoder.decode(log_line.removeprefix(MARK)))
     return [line for line in stated if isinstance(line, kind)]
 
 
@@ -177,8 +177,8 @@ def running_settings(log_text: str) -> Effective:
         return Effective()
     held = [layer for layer in running.layers if layer.k]
     kinds = groupby(
-        sorted(held, key=lambda each: _cache_group_key(each, running.context)),
-        key=lambda each: _cache_group_key(each, running.context),
+        sorted(held, key=lambda layer: _cache_group_key(layer, running.context)),
+        key=lambda layer: _cache_group_key(layer, running.context),
     )
     return Effective(
         build=running.build,

@@ -238,7 +238,7 @@ class Session:
         self.clear_caches()
         self.append_to_caches([0])
         self._quantize_caches()
-        layers = tuple(_layer_cache(at, each) for at, each in enumerate(self.caches))
+        layers = tuple(_layer_cache(at, cache) for at, cache in enumerate(self.caches))
         self.clear_caches()
         return layers
 
@@ -277,7 +277,7 @@ def _refuse_unscaled_rope(model: Any) -> None:
     Raises:
         NotImplementedError: If positions of one are as they were.
     """
-    ropes = [each for name, each in model.named_modules() if name.endswith("rope")]
+    ropes = [module for name, module in model.named_modules() if name.endswith("rope")]
     plain = [rope for rope in ropes if type(rope) is nn.RoPE and rope.scale == 1.0]
     if plain or not ropes:
         reason = f"mlx-lm does not support a rope factor for {type(model).__module__}"
@@ -293,7 +293,8 @@ def _layer_cache(number: int, cache: Any) -> LayerCache:
     groups = group if isinstance(group, tuple) else (group, group)
     # Values that are not quantized are no tuple in mlx-lm's own caches.
     k, v = (
-        each if isinstance(each, (tuple, list)) else (each,) for each in cache.state[:2]
+        values if isinstance(values, (tuple, list)) else (values,)
+        for values in cache.state[:2]
     )
     return LayerCache(
         layer=number,

@@ -27,7 +27,7 @@ class TextModel:
         self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         self._encoder = self._tokenizer.backend_tokenizer
         added = self._encoder.get_added_tokens_decoder()
-        self._added: dict[int, str] = {at: each.content for at, each in added.items()}
+        self._added: dict[int, str] = {at: token.content for at, token in added.items()}
         is_spelled = "ByteLevel" in str(self._encoder.decoder)
         spelling = bytes_to_unicode() if is_spelled else {}
         self._byte_of = {letter: byte for byte, letter in spelling.items()}
@@ -107,4 +107,4 @@ def _end_tokens(folder: Path) -> Iterator[int]:
         if (folder / name).is_file():
             value = read_json(folder / name).get("eos_token_id")
             values = value if isinstance(value, list) else [value]
-            yield from (each for each in values if isinstance(each, int))
+            yield from (token for token in values if isinstance(token, int))

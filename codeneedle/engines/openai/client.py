@@ -697,12 +697,12 @@ def read_echo(
     counted = answer.usage.completion_tokens if answer.usage else None
     every, offsets = _tokens_and_offsets(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
-    ends = token_ends([each.token for each in read], text, passages[0][0])
+    ends = token_ends([token.token for token in read], text, passages[0][0])
     found = passage_token_ranges_and_costs(ends, passages)
     if not all(at for at, _ in found):
         what = "with other tokens" if every else "without log-probabilities"
         raise BadReply(expected=PROBABILITIES, answer=f"an echo {what}")
-    if cut := _cut_phrase("".join(each.token for each in read), text):
+    if cut := _cut_phrase("".join(token.token for token in read), text):
         raise PromptCut(cut)
     forced = []
     for (at, taken), (begin, _) in zip(found, passages, strict=True):
@@ -713,12 +713,12 @@ def read_echo(
         share = taken / len(read) if passages[1:] else 1.0
         scores = _told_token_scores(
             tokens,
-            ends=tuple(ends[each] - begin for each in at),
+            ends=tuple(ends[place] - begin for place in at),
             prompt_tokens=at.start,
             wall_s=round(share * wall_s, 6),
         )
         forced.append(scores)
-    if not any(each.logprobs for each in forced):
+    if not any(passage_scores.logprobs for passage_scores in forced):
         what = "an echo that tells the text of no token"
         raise BadReply(expected=PROBABILITIES, answer=what)
     return forced
@@ -777,9 +777,9 @@ def _echo_fault(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> st
         return fault
     steps = [after - before for before, after in itertools.pairwise(offsets)]
     if any(
-        step != len(each.token)
-        for step, each in zip(steps, tokens, strict=False)
-        if is_told(each.token)
+        step != len(token.token)
+        for step, token in zip(steps, tokens, strict=False)
+        if is_told(token.token)
     ):
         return "an echo with text offsets that do not fit its tokens"
     if not all(map(_other_logprobs, told)):
@@ -789,7 +789,7 @@ def _echo_fault(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> st
 
 def _cut_phrase(echo: str, prompt: str) -> str:
     """How much less than *prompt* an *echo* spells; empty if it spells all of it."""
-    spelled, sent = (_SPECIAL.sub("", _UNSEEN.sub("", each)) for each in (echo, prompt))
+    spelled, sent = (_SPECIAL.sub("", _UNSEEN.sub("", text)) for text in (echo, prompt))
     if spelled.endswith(sent):
         return ""
     return f"its echo spells {len(spelled):,} of {len(sent):,} visible characters"
@@ -906,7 +906,7 @@ def _fault_at_place(place: _TokenLogprob) -> str:
     if -math.inf in (place.logprob, *others):
         # A sampler has left nothing of the others, or of this one: vLLM says -9999.
         return "a log-probability of -inf"
-    if len({(each.token, each.logprob) for each in listed}) < len(listed):
+    if len({(entry.token, entry.logprob) for entry in listed}) < len(listed):
         return "a token that is listed twice"
     return ""
 
@@ -919,9 +919,9 @@ def _other_logprobs(place: _TokenLogprob) -> list[float | None]:
     the token itself, whichever has its text and the nearest probability.
     """
     listed = place.top_logprobs or ()
-    same = [each for each in listed if each.token == place.token]
-    itself = min(same, key=lambda each: _logprob_distance(each, place), default=None)
-    return [each.logprob for each in listed if each is not itself]
+    same = [entry for entry in listed if entry.token == place.token]
+    itself = min(same, key=lambda entry: _logprob_distance(entry, place), default=None)
+    return [entry.logprob for entry in listed if entry is not itself]
 
 
 def _token_with_alternatives(place: _TokenLogprob) -> Token:
@@ -960,7 +960,8 @@ def _spelling_fault(tokens: Sequence[str], reply: Reply) -> str:
     Blanks and all beyond ASCII do not count, nor up to `UNSPELLED` characters more.
     """
     spelled, text, reasoning = (
-        _UNSEEN.sub("", each) for each in ("".join(tokens), reply.text, reply.reasoning)
+        _UNSEEN.sub("", raw_text)
+        for raw_text in ("".join(tokens), reply.text, reply.reasoning)
     )
     rest = len(spelled) - len(text) - len(reasoning)
     is_spelled = text in spelled and rest <= UNSPELLED

@@ -103,9 +103,9 @@ def _numbers_of_set_bits(number: int) -> Iterator[int]:
 def _byte_readings(token: str) -> Iterator[list[bytes | None]]:
     """The bytes that *token* stands for, in each way; None for some that are untold."""
     yield [
-        None if each == UNTOLD else each.encode(errors="surrogatepass")
-        for each in re.split(f"({UNTOLD})", token)
-        if each
+        None if part == UNTOLD else part.encode(errors="surrogatepass")
+        for part in re.split(f"({UNTOLD})", token)
+        if part
     ]
     if stated := _BYTES.fullmatch(token):
         yield [bytes.fromhex((stated[1] or stated[2]).replace("\\x", ""))]

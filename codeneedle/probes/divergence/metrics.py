@@ -335,7 +335,7 @@ def _largest_bounded_token_share(record: CellRecord) -> float:
     """Largest share of tokens at any context of which only a bound is known, 0 to 1."""
     divergence = divergence_of(record)
     every = divergence.answers.values() if divergence else ()
-    return max((each.bounded / 100 for each in every), default=0.0)
+    return max((comparison.bounded / 100 for comparison in every), default=0.0)
 
 
 def text_part_names(setup: Setup) -> tuple[str, ...]:
@@ -371,7 +371,9 @@ TEXT_LOGP = _text_logp_metric(
 )
 """How likely the right tokens of ordinary text are: what a pair loses of them."""
 
-METRICS: tuple[Metric, ...] = tuple(each.metric_at(None) for each in _AT_CONTEXT)
+METRICS: tuple[Metric, ...] = tuple(
+    unbound_metric.metric_at(None) for unbound_metric in _AT_CONTEXT
+)
 """Those of the first context; the first of them is the headline."""
 
 
@@ -404,5 +406,7 @@ def metrics_if_several_contexts(setup: Setup) -> tuple[Metric, ...]:
     if len(contexts) < 2:  # noqa: PLR2004 - several
         return ()
     return tuple(
-        each.metric_at(context) for context in contexts for each in _AT_CONTEXT
+        unbound_metric.metric_at(context)
+        for context in contexts
+        for unbound_metric in _AT_CONTEXT
     )

@@ -174,8 +174,12 @@ def _contexts_with_chunk_counts(
         )
     chunks = _chosen_chunks_by_context(settings, contexts) or stored
     return [
-        (each, chunks.get(each) or _default_chunk_count(settings, each, text_size))
-        for each in contexts
+        (
+            chunk_context,
+            chunks.get(chunk_context)
+            or _default_chunk_count(settings, chunk_context, text_size),
+        )
+        for chunk_context in contexts
     ]
 
 
@@ -326,9 +330,11 @@ class DivergenceProbe(Probe):
         sizes = stored_chunks_by_context(run.setup.probes.get(NAME, {}))
         found = [divergence_of(record) for record in run.records if record.has_numbers]
         every = [
-            at for each in found if each and (at := each.comparison_at(None, sizes))
+            at
+            for divergence in found
+            if divergence and (at := divergence.comparison_at(None, sizes))
         ]
-        most = max((len(each.copied_chunks) for each in every), default=0)
+        most = max((len(comparison.copied_chunks) for comparison in every), default=0)
         return (f"left out: {plural(most, 'chunk')}, copies of others",) * bool(most)
 
     @override
@@ -357,8 +363,8 @@ class DivergenceProbe(Probe):
         trained = estimates.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
         needed = sum(
-            tool.bytes_to_write(folder, context=each, chunks=chunks)
-            for each, chunks in _estimated_contexts_and_chunks(
+            tool.bytes_to_write(folder, context=context, chunks=chunks)
+            for context, chunks in _estimated_contexts_and_chunks(
                 settings, longest, tokens
             )
         )
@@ -386,7 +392,9 @@ class DivergenceProbe(Probe):
             else "right tokens of"
         )
         return Bill(
-            price=Price.of_cell(each for each, chunks in sizes for _ in range(chunks)),
+            price=Price.of_cell(
+                context for context, chunks in sizes for _ in range(chunks)
+            ),
             phrase=f"{what} {name}",
         )
 
@@ -480,12 +488,12 @@ class OneReference(Calibrating):
         None if they name several, or none.
         """
         every = [found for record in records if (found := divergence_of(record))]
-        names = {each.reference for each in every}
+        names = {divergence.reference for divergence in every}
         if len(names) != 1:
             return None
         (name,) = names
         own = [divergence_of(record) for record in records if str(record.pair) == name]
-        unread = next((each.skipped for each in own if each), {})
+        unread = next((divergence.skipped for divergence in own if divergence), {})
         return as_json(ComparedWith(reference=name, unread=unread))
 
 
@@ -548,7 +556,10 @@ def _stored_or_new_block_ends(
     text may have a few tokens fewer than its parts have alone.
     """
     context = next(iter(stored_chunks_by_context(known)), sizes[0][0])
-    blocks = 1 + -(-max(each * max(2, chunks) for each, chunks in sizes) // context)
+    blocks = 1 + -(
+        -max(chunk_context * max(2, chunks) for chunk_context, chunks in sizes)
+        // context
+    )
     stored = tuple(known.get("cuts", ()))
     if len(stored) >= blocks or run.preparation is None:
         return stored

@@ -135,7 +135,9 @@ class Divergence:
         if context is not None and context in sizes:
             return self.answers.get(comparison_key(context, sizes[context]))
         newest = reversed(self.answers.values())
-        return next((each for each in newest if each.context == context), None)
+        return next(
+            (comparison for comparison in newest if comparison.context == context), None
+        )
 
 
 def _chunk_of_each_end(ends: Sequence[int]) -> list[int]:
@@ -193,21 +195,21 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     if record.probe != NAME or record.observation is None:
         return None
     divergence, file = observation_of(record, Divergence), file_name_of(record)
-    for name, each in divergence.answers.items():
+    for name, comparison in divergence.answers.items():
         context, _, chunks = name.partition("x")
-        is_possible = context == str(each.context) and chunks.isdecimal()
+        is_possible = context == str(comparison.context) and chunks.isdecimal()
         refuse_unless_possible(is_possible, f"'{name}' is no comparison", file=file)
-        fault = each.statistics.fault if each.statistics else ""
-        what = f"no two distributions compare like that at {each.context} tokens"
+        fault = comparison.statistics.fault if comparison.statistics else ""
+        what = f"no two distributions compare like that at {comparison.context} tokens"
         refuse_unless_possible(not fault, f"{what}: {fault}", file=file)
-        is_whole = len(each.by_chunk) in {0, each.chunks}
+        is_whole = len(comparison.by_chunk) in {0, comparison.chunks}
         refuse_unless_possible(is_whole, "chunks are missing or too many", file=file)
-        is_whole = len(each.logprobs) in {0, each.tokens}
-        is_whole &= len(each.ends) in {0, len(each.logprobs)}
-        is_whole &= len(each.same_as) in {0, each.chunks}
-        is_whole &= all(map(str.isdecimal, each.unscored))
-        is_whole &= sum(each.by_chunk_tokens) in {0, len(each.logprobs)}
-        is_even = each.ends or each.by_chunk_tokens or not each.chunks
-        is_whole &= bool(is_even) or len(each.logprobs) % each.chunks == 0
+        is_whole = len(comparison.logprobs) in {0, comparison.tokens}
+        is_whole &= len(comparison.ends) in {0, len(comparison.logprobs)}
+        is_whole &= len(comparison.same_as) in {0, comparison.chunks}
+        is_whole &= all(map(str.isdecimal, comparison.unscored))
+        is_whole &= sum(comparison.by_chunk_tokens) in {0, len(comparison.logprobs)}
+        is_even = comparison.ends or comparison.by_chunk_tokens or not comparison.chunks
+        is_whole &= bool(is_even) or len(comparison.logprobs) % comparison.chunks == 0
         refuse_unless_possible(is_whole, "tokens are missing or too many", file=file)
     return divergence

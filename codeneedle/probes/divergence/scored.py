@@ -82,7 +82,9 @@ def _score_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextCompa
             failed[str(at)] = error
             every.append(Forced())
         if len(failed) > MOST_UNSCORED * len(chunks):
-            raise _scoring_error(failed, is_scorer=any(each.logprobs for each in every))
+            raise _scoring_error(
+                failed, is_scorer=any(forced.logprobs for forced in every)
+            )
     leads = [*chain.from_iterable(forced.leads for forced in every)]
     bounds = sum(len(forced.bounds) for forced in every)
     return ContextComparison(

@@ -42,8 +42,8 @@ def _samples_by_unit(
 ) -> Iterator[tuple[str, Sample | None]]:
     """Each sample by its unit, None without a score; nothing if too many have none."""
     samples = evaluation_of(record).samples
-    for each in () if has_too_many_unscored(samples) else samples:
-        yield each.unit, None if each.error else each
+    for sample in () if has_too_many_unscored(samples) else samples:
+        yield sample.unit, None if sample.error else sample
 
 
 def _all_unit_names(record: CellRecord, _setup: Setup) -> Sequence[str]:
@@ -88,7 +88,7 @@ def _change_metric(name: str, sign: int) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    metric_by_unit(_samples_by_unit, lambda each: each.score)(
+    metric_by_unit(_samples_by_unit, lambda sample: sample.score)(
         name=NAME,
         unit="",
         better="higher",

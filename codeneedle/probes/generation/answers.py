@@ -45,15 +45,15 @@ def overview(run: Run, record: CellRecord) -> Document:
     yield Lines([f"{plural(len(every), 'answer')}, written freely"])
     rows = [
         [
-            each.prompt,
-            f"{each.ours.tokens:,}",
-            f"{each.theirs.tokens:,}",
-            f"{each.difference.tokens:,}" if each.difference else "never",
-            _lead_phrase(each),
-            _ending_phrase(each.ours),
-            _loop_phrase(each.ours, each.loop),
+            comparison.prompt,
+            f"{comparison.ours.tokens:,}",
+            f"{comparison.theirs.tokens:,}",
+            f"{comparison.difference.tokens:,}" if comparison.difference else "never",
+            _lead_phrase(comparison),
+            _ending_phrase(comparison.ours),
+            _loop_phrase(comparison.ours, comparison.loop),
         ]
-        for each in every
+        for comparison in every
     ]
     heading = ("prompt", "tokens", "reference", "differs at", "lead", "ends", "loop")
     yield Table(heading, rows, words={"prompt", "ends", "loop"})

@@ -83,7 +83,7 @@ def _loss_of_answers(
             for comparison in comparisons_not_out(record, setup)
             if can_lose(comparison)
         ]
-        kept = {each.prompt: float(is_kept(each)) for each in losable}
+        kept = {comparison.prompt: float(is_kept(comparison)) for comparison in losable}
         # Of every prompt nothing is right: the verdict then says why it is silent.
         return kept or {
             compared_answer.prompt: 0.0
@@ -198,29 +198,29 @@ METRICS: tuple[Metric, ...] = (
         reference=pair_compared_with,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",
     ),
-    _metric_by_prompt(lambda each: 100 * (each.loop is not None))(
+    _metric_by_prompt(lambda comparison: 100 * (comparison.loop is not None))(
         name="loops",
         unit="%",
         better="lower",
-        loss=_loss_of_answers(lambda each: each.loop is None),
+        loss=_loss_of_answers(lambda comparison: comparison.loop is None),
     ),
-    _metric_by_prompt(lambda each: 100 * each.ours.is_empty)(
+    _metric_by_prompt(lambda comparison: 100 * comparison.ours.is_empty)(
         name=f"{NAME}-empty",
         unit="%",
         better="lower",
-        loss=_loss_of_answers(lambda each: not each.ours.is_empty),
+        loss=_loss_of_answers(lambda comparison: not comparison.ours.is_empty),
     ),
-    _metric_by_prompt(lambda each: 100 * _is_ended_and_not_empty(each))(
+    _metric_by_prompt(lambda comparison: 100 * _is_ended_and_not_empty(comparison))(
         name="ends",
         unit="%",
         better="higher",
         loss=_loss_of_answers(
             _is_ended_and_not_empty,
-            can_lose=lambda each: each.theirs.has_ended,
+            can_lose=lambda comparison: comparison.theirs.has_ended,
             right="the model itself ends {able} of its answers with {pair}",
         ),
     ),
-    _metric_by_prompt(lambda each: each.ours.tokens)(
+    _metric_by_prompt(lambda comparison: comparison.ours.tokens)(
         name="length", unit="tokens", better="neither"
     ),
     Metric(

@@ -122,10 +122,10 @@ class GenerationProbe(Probe):
         if needed <= context:
             if not estimates.has_asked_probe(NAME):
                 tokens = answer_token_limit(settings, context)
-                for each in _render_prompts_once(
+                for sent_prompt in _render_prompts_once(
                     _Form.of_plan(estimates), settings
                 ).values():
-                    each.refuse_too_long(
+                    sent_prompt.refuse_too_long(
                         tokens, context, estimates.trained_context_limit
                     )
             return settings
@@ -203,11 +203,11 @@ class GenerationProbe(Probe):
         sent = _render_prompts_to_send(run)
         of_weights = run.weights.training_context or None
         trained = None if run.engine.stretches_context else of_weights
-        for each in sent.values():
-            each.refuse_too_long(tokens, run.setup.context, trained)
+        for sent_prompt in sent.values():
+            sent_prompt.refuse_too_long(tokens, run.setup.context, trained)
         return as_json(
             GenerationLayout(
-                prompts=tuple(each.facts for each in sent.values()),
+                prompts=tuple(sent_prompt.facts for sent_prompt in sent.values()),
                 tokens=tokens,
                 thinking=_thinking_phrase(_Form.of_run(run), sent.values()),
                 sha256=sha256,
@@ -350,7 +350,7 @@ def _thinking_phrase(form: "_Form", sent: Iterable[Sent]) -> str:
         return "none: completion form"
     if form.prefill_no_think:
         return "an empty thought prefilled"
-    every = all(each.thinks for each in sent)
+    every = all(sent_prompt.thinks for sent_prompt in sent)
     return "allowed" if every else "forbidden by the chat template"
 
 
@@ -407,7 +407,7 @@ def _render_prompts_to_send(run: RunContext) -> dict[str, Sent]:
 
 def _is_as_stored(run: RunContext, sent: Mapping[str, Sent]) -> bool:
     """Whether what is *sent* is what the setup of *run* says."""
-    facts = tuple(each.facts for each in sent.values())
+    facts = tuple(sent_prompt.facts for sent_prompt in sent.values())
     return facts == generation_layout(run.setup).prompts
 
 
@@ -660,15 +660,15 @@ def _answers_difference_phrase(record: CellRecord, setup: Setup) -> str:
     ``leaves 3 of 8 answers after 45 tokens``, or ``writes the same to the last token``.
     """
     every = comparisons_not_out(record, setup)
-    differing = [each.difference for each in every if each.difference]
+    differing = [comparison.difference for comparison in every if comparison.difference]
     if not differing:
         return f"writes the same to the last token, {plural(len(every), 'answer')}"
-    at = sorted(tokens_before_difference(each) for each in every)
+    at = sorted(tokens_before_difference(comparison) for comparison in every)
     middle = f"after {median(at):,.0f} tokens"
     if len(at) > 1:
         low, _, high = quantiles(at, n=4, method="inclusive")
         middle += f" (quartiles {low:,.0f} and {high:,.0f})"
-    leads = [each.lead for each in differing if each.lead is not None]
+    leads = [difference.lead for difference in differing if difference.lead is not None]
     sure = ""
     if leads:
         sure = (

@@ -45,7 +45,8 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
             beside=functools.partial(_lines_side_by_side, asked),
         )
     right = {
-        each.name: "\n".join(each.lines) for each in recall_layout(run.setup).forced
+        needle.name: "\n".join(needle.lines)
+        for needle in recall_layout(run.setup).forced
     }
     yield from forced.scored_answers(
         run,

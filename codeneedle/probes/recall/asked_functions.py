@@ -125,17 +125,17 @@ class Questions:
             needles: Sequence[NeedleFacts] = self.with_budgets(whole)
         else:
             sizes = tokenizer.token_counts_without_special(
-                ["\n".join(each.lines) for each in whole]
+                ["\n".join(needle.lines) for needle in whole]
             )
             needles = [
-                replace(each, budget=size + PRIMING_TOKENS)
-                for each, size in zip(whole, sizes, strict=True)
+                replace(needle, budget=size + PRIMING_TOKENS)
+                for needle, size in zip(whole, sizes, strict=True)
             ]
         signatures = tokenizer.token_counts_without_special(
             [needle.signature for needle in needles]
         )
         sized = zip(needles, signatures, strict=True)
-        return max(sized, key=lambda each: each[0].budget + each[1])[0]
+        return max(sized, key=lambda entry: entry[0].budget + entry[1])[0]
 
 
 def rooms(settings: RecallSettings, corpus: Corpus, prompts: Prompts) -> Iterator[Room]:
@@ -231,19 +231,21 @@ def _written_and_forced_needles(
         else []
     )
     depth = {
-        each.line: round(depth_of(each, line_count=corpus.line_count), 4)
-        for each in (*written, *forced)
+        function.line: round(depth_of(function, line_count=corpus.line_count), 4)
+        for function in (*written, *forced)
     }
     return (
-        tuple(written_needle(each, depth=depth[each.line]) for each in written),
+        tuple(
+            written_needle(function, depth=depth[function.line]) for function in written
+        ),
         tuple(
             forced_needle(
-                each,
-                depth=depth[each.line],
+                function,
+                depth=depth[function.line],
                 lines=chosen.lines_per_function,
                 seed=corpus.sample_seed,
             )
-            for each in forced
+            for function in forced
         ),
     )
 

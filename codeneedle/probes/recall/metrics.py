@@ -123,7 +123,7 @@ def _every_score(record: CellRecord) -> Iterator[Forced | None]:
 
 def _written_function_names(record: CellRecord, _setup: Setup) -> list[str]:
     """Names of the functions to be written, those without an answer among them."""
-    return [each.name for each in recall_of(record).rounds]
+    return [answer.name for answer in recall_of(record).rounds]
 
 
 def _crosscheck_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
@@ -135,7 +135,9 @@ def _crosscheck_probabilities(record: CellRecord, setup: Setup) -> dict[str, flo
     if not settings_of(setup).reads_instead_of_forcing:
         return {}
     every = recall_of(record).forced
-    return {each.name: each.scores.mean_probability for each in every if each.scores}
+    return {
+        answer.name: answer.scores.mean_probability for answer in every if answer.scores
+    }
 
 
 def _lines_matched(answer: ScoredRound) -> int:
@@ -248,24 +250,24 @@ METRICS: tuple[Metric, ...] = (
         ),
     ),
     metric_by_unit(
-        _answered_rounds_or_none, lambda each: _lines_matched(each) >= PASS_LINES
+        _answered_rounds_or_none, lambda answer: _lines_matched(answer) >= PASS_LINES
     )(name="pass", unit="rounds", better="higher", is_sum=True),
     _line_metric(lambda answer: answer.misplaced_line_count)(
         name="misplaced", better="lower"
     ),
-    _line_metric(lambda each: each.line_counts_by_mark[Mark.HALLUCINATED])(
+    _line_metric(lambda answer: answer.line_counts_by_mark[Mark.HALLUCINATED])(
         name="hallucinated", better="lower"
     ),
-    _line_metric(lambda each: each.line_counts_by_mark[Mark.MISSING])(
+    _line_metric(lambda answer: answer.line_counts_by_mark[Mark.MISSING])(
         name="missing", better="lower"
     ),
-    _line_metric(lambda each: each.line_counts_by_mark[Mark.BONUS])(
+    _line_metric(lambda answer: answer.line_counts_by_mark[Mark.BONUS])(
         name="bonus", better="neither"
     ),
-    _line_metric(lambda each: each.line_counts_by_mark[Mark.OVERRUN])(
+    _line_metric(lambda answer: answer.line_counts_by_mark[Mark.OVERRUN])(
         name="overrun", better="neither"
     ),
-    _line_metric(lambda each: each.lines_matched_with_indent)(
+    _line_metric(lambda answer: answer.lines_matched_with_indent)(
         name="matched-strict", better="higher"
     ),
     _written_margin(lambda found: found.least)(name="margin"),
@@ -281,9 +283,9 @@ METRICS: tuple[Metric, ...] = (
         quantity="speed",
     ),
     *OF_CELL,
-    metric_by_unit(_rounds_with_function_names, lambda each: bool(each.error))(
-        name="errors", unit="rounds", better="lower", is_sum=True
-    ),
+    metric_by_unit(
+        _rounds_with_function_names, lambda scored_round: bool(scored_round.error)
+    )(name="errors", unit="rounds", better="lower", is_sum=True),
 )
 """All of them; the first is the headline."""
 
@@ -301,7 +303,7 @@ FORCED: tuple[Metric, ...] = (
         ),
     ),
     _RIGHT.first_choice_percent_metric()(name="recall-right"),
-    metric_by_unit(right_line_answers, lambda each: each.lines_before_break)(
+    metric_by_unit(right_line_answers, lambda answer: answer.lines_before_break)(
         name="breaks-at", unit="lines", better="higher"
     ),
     _forced_margin(lambda found: found.mean)(name="lead"),

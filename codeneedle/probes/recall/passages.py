@@ -21,7 +21,9 @@ HEADING_LINES = 2.5
 
 def lines_per_question_and_answer(corpus: Corpus, lines: int) -> float:
     """About how many lines a question has with its answer, of so many *lines*."""
-    bodies = [each.nonblank_line_count for each in corpus.long_enough_functions(lines)]
+    bodies = [
+        function.nonblank_line_count for function in corpus.long_enough_functions(lines)
+    ]
     # The answer begins at a seeded line, behind those before it.
     whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
     return HEADING_LINES + (fmean(whole) + lines) / 2

@@ -140,7 +140,7 @@ class RecallProbe(Probe):
         if first.corpus.sha256 != second.corpus.sha256:
             return "another text"
         ours, theirs = (
-            {each.name: each.lines for each in recall_layout(setup).forced}
+            {needle.name: needle.lines for needle in recall_layout(setup).forced}
             for setup in (first, second)
         )
         both = ours.keys() & theirs.keys()

@@ -67,7 +67,7 @@ class Recall:
     @property
     def reading_s(self) -> float:
         """Seconds of all that was read, with the start of what read it."""
-        return math.fsum((*self.texts_s, *(each.wall_s for each in self.read)))
+        return math.fsum((*self.texts_s, *(answer.wall_s for answer in self.read)))
 
     @property
     def scored_answers(self) -> tuple[Answer, ...]:

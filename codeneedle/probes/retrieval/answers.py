@@ -63,7 +63,7 @@ def _mode_counts_by_task_table(results: Sequence[QuestionOutcome]) -> Table:
     for task in dict.fromkeys(result.task for result in results):
         of_task = [result for result in results if result.task == task]
         counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
-        logps = [each.scores.mean_logprob for each in of_task if each.scores]
+        logps = [outcome.scores.mean_logprob for outcome in of_task if outcome.scores]
         mean = f"{fmean(logps):.3f}" if logps else NO_VALUE_WORD
         rows.append([task, *map(str, counts), mean])
     heading = ["task", *(mode.value for mode in modes), "nats/token"]

@@ -84,7 +84,9 @@ def _why_not_written(setup: Setup) -> str:
 
 def _rightness_metric(chosen: _Chosen) -> partial[Metric]:
     """A metric of how right the chosen questions are, from 0 to 1."""
-    return partial(_metric_by_question(lambda each: each.rightness, chosen), unit="")
+    return partial(
+        _metric_by_question(lambda outcome: outcome.rightness, chosen), unit=""
+    )
 
 
 def _right_tokens_of(chosen: _Chosen) -> RightTokens:
@@ -101,10 +103,10 @@ def _right_tokens_of(chosen: _Chosen) -> RightTokens:
 def _mode_metric(mode: Mode) -> Metric:
     """A metric of how many written answers have *mode*."""
     metric = _metric_by_question(
-        lambda each: (
+        lambda outcome: (
             None
-            if each.is_scored_without_reply or each.rightness is None
-            else each.score.mode is mode
+            if outcome.is_scored_without_reply or outcome.rightness is None
+            else outcome.score.mode is mode
         ),
         lambda *_: True,
     )
@@ -166,7 +168,7 @@ def _right_share_informative_or_all(record: CellRecord, setup: Setup) -> float:
     """
     every = outcomes(record)
     chosen = [outcome for outcome in every if _is_informative(outcome, setup)] or every
-    shares = [each.rightness for each in chosen if each.rightness is not None]
+    shares = [outcome.rightness for outcome in chosen if outcome.rightness is not None]
     return fmean(shares or [0])
 
 

@@ -285,8 +285,8 @@ class RetrievalProbe(Probe):
     def gap_phrases(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
         """Lengths that were not asked on purpose."""
         return tuple(
-            f"{each.task} at {each.length:,} tokens was not asked: {each.reason}"
-            for each in skipped_lengths(setup, record)
+            f"{gap.task} at {gap.length:,} tokens was not asked: {gap.reason}"
+            for gap in skipped_lengths(setup, record)
         )
 
 

@@ -183,7 +183,9 @@ class Calibration:
 
     def right_share_at(self, task: str, length: int) -> float | None:
         """Share of *task* at *length* that the reference has right; None if unknown."""
-        rights = {(each.task, each.length): each.right for each in self.answered}
+        rights = {
+            (answer.task, answer.length): answer.right for answer in self.answered
+        }
         return rights.get((task, length))
 
 

@@ -114,7 +114,7 @@ def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
         return AnswerScore(mode=Mode.CORRECT, share=1.0)
     missing = next(item for item in question.items if item not in right)
     decoys = {decoy.payload: decoy for decoy in question.decoys}
-    given = next((each for each in said if each in decoys), None)
+    given = next((payload for payload in said if payload in decoys), None)
     if given is not None:
         return _intrusion_score(
             question, decoys[given], share, _edit_distance(given, missing)

@@ -577,7 +577,7 @@ def _make_ledger(spec: TextSpec) -> Material:
         begin="The ledger:\n",
         items=tuple(records),
         at=tuple(range(1, count + 1)),
-        decoys=[(f"record {n + 1}", each, n + 1) for n, each in enumerate(records)],
+        decoys=[(f"record {n + 1}", record, n + 1) for n, record in enumerate(records)],
         shape=Shape.LINES,
         joint="\n",
     )

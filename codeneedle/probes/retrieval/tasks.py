@@ -200,9 +200,9 @@ def compose_text(task: Task, spec: TextSpec, number: int) -> TaskText:
     text, places = _join_lines_and_filler(made, spec, name=task.name)
     questions = [
         _finish_question(
-            each, f"{task.name}-{each.depth:.2f}-{number}-{n}", number, places
+            draft, f"{task.name}-{draft.depth:.2f}-{number}-{n}", number, places
         )
-        for n, each in enumerate(made.questions)
+        for n, draft in enumerate(made.questions)
     ]
     return TaskText(text=text, questions=tuple(questions))
 

@@ -28,7 +28,7 @@ def text_keys_to_ask(
         calibration: What holds for all pairs.
         chosen: What the run asks.
     """
-    left_out = {(each.task, each.length) for each in calibration.left_out}
+    left_out = {(gap.task, gap.length) for gap in calibration.left_out}
     return [
         TextKey(task, length, number)
         for task in chosen.tasks

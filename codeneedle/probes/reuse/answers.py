@@ -45,7 +45,11 @@ def overview(record: CellRecord) -> Document:
 
 def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
     """What each way changed; below, replies that differ, beside those from cold."""
-    rows = [_answer_row(each, answer) for each in questions for answer in each.answers]
+    rows = [
+        _answer_row(question, answer)
+        for question in questions
+        for answer in question.answers
+    ]
     yield Table(HEADINGS, rows, words={"question", "cache", "reply"})
     for question in questions:
         yield from _differing_reply_blocks(question)
@@ -81,9 +85,9 @@ def _differing_reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
     if cold is None or not others:
         return
     every = (cold, *others)
-    heading = [question.function, *(each.name for each in every)]
+    heading = [question.function, *(answer.name for answer in every)]
     row: list[ShownText] = [
         "reply",
-        *(Text(escape_invisible_in_lines(each.text)) for each in every),
+        *(Text(escape_invisible_in_lines(answer.text)) for answer in every),
     ]
     yield Table(heading, [row], words=heading)

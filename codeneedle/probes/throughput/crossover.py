@@ -54,11 +54,11 @@ def _differ_beyond_noise(
     record: CellRecord, reference: CellRecord, test: str, depth: int
 ) -> bool:
     """Whether the speeds of two cells differ by the noise of both, or more."""
-    means = [mean_speeds(each, test)[depth] for each in (record, reference)]
+    means = [mean_speeds(cell, test)[depth] for cell in (record, reference)]
     noise: float = sum(
         stdev(getattr(at, test))
-        for each in (record, reference)
-        for at in throughput_of(each).speeds
+        for cell in (record, reference)
+        for at in throughput_of(cell).speeds
         if at.depth == depth
     )
     return bool(abs(means[0] - means[1]) >= noise)

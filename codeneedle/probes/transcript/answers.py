@@ -49,18 +49,18 @@ def turn_choice_document(
 
     Lines on what is *unread* of the file stand before what the template drops.
     """
-    measured = [each for each in counted if not each.left_out]
-    tokens = sum(each.facts.tokens for each in measured)
-    conversations = len({each.facts.conversation_number for each in counted})
+    measured = [turn for turn in counted if not turn.left_out]
+    tokens = sum(turn.facts.tokens for turn in measured)
+    conversations = len({turn.facts.conversation_number for turn in counted})
     yield Heading(
         f"{file}: {plural(conversations, 'conversation')}, "
         f"{plural(len(counted), 'turn')} of the assistant"
     )
     turns, forced = plural(len(measured), "turn"), plural(tokens, "token")
     yield Lines([f"{turns} to force, {forced}; context {context:,} tokens"])
-    kinds = [kind for kind in Kind if any(kind in each.tokens for each in counted)]
-    sums = [str(sum(each.tokens.get(kind, 0) for each in measured)) for kind in kinds]
-    rows = [_turn_row(each, kinds) for each in counted]
+    kinds = [kind for kind in Kind if any(kind in turn.tokens for turn in counted)]
+    sums = [str(sum(turn.tokens.get(kind, 0) for turn in measured)) for kind in kinds]
+    rows = [_turn_row(turn, kinds) for turn in counted]
     rows.append(["forced", "", str(tokens), *sums, ""])
     heading = ["turn", "after", "tokens", *map(str, kinds), "left out"]
     yield Table(heading, rows, words={"turn", "left out"})

@@ -97,8 +97,10 @@ def _refuse_too_many_faults(
     Raises:
         BadInput: Naming the first that it does not take.
     """
-    faulty = [each for each in counted if each.turn.fault]
-    numbers = list(dict.fromkeys(each.facts.conversation_number for each in faulty))
+    faulty = [counted_turn for counted_turn in counted if counted_turn.turn.fault]
+    numbers = list(
+        dict.fromkeys(counted_turn.facts.conversation_number for counted_turn in faulty)
+    )
     most = max(1, int(MOST_UNREAD * len(conversations)))
     if not faulty or (len(numbers) <= most and len(faulty) < len(counted)):
         return

@@ -155,7 +155,7 @@ def _convert_records(records: Sequence[Json]) -> Json:
     header, *rest = records
     if header.get("type") != "session":
         return {TAVERN: rest}
-    messages = [each.get("message") for each in rest if each["type"] == "message"]
+    messages = [record.get("message") for record in rest if record["type"] == "message"]
     return {"conv": header, "messages": messages}
 
 
@@ -318,7 +318,7 @@ def _is_chatgpt(value: Json) -> bool:
 
 def _convert_chatgpt(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, thoughts within the answers that follow them."""
-    nodes = [each for each in value["mapping"].values() if isinstance(each, dict)]
+    nodes = [node for node in value["mapping"].values() if isinstance(node, dict)]
     shown = _take_branch_and_count_others(
         nodes, value.get("current_node"), aside, by=("parent",)
     )
@@ -344,7 +344,7 @@ def _chatgpt_message(
     role, kind = author.get("role"), content.get("content_type")
     if kind == "thoughts":
         listed = content.get("thoughts") or ()
-        thoughts += [str(each.get("content") or "") for each in listed]
+        thoughts += [str(thought.get("content") or "") for thought in listed]
         return None
     if kind == "reasoning_recap":
         return None
@@ -572,17 +572,23 @@ def _convert_tavern(value: Json, aside: Counter[str]) -> Json:
     The card of the character is in another file.
     """
     messages = []
-    for each in value[TAVERN]:
-        extra = each.get("extra") if isinstance(each.get("extra"), dict) else {}
-        aside["answers that are not shown"] += max(len(each.get("swipes") or ()) - 1, 0)
-        if each.get("is_system"):
+    for message in value[TAVERN]:
+        extra = message.get("extra") if isinstance(message.get("extra"), dict) else {}
+        aside["answers that are not shown"] += max(
+            len(message.get("swipes") or ()) - 1, 0
+        )
+        if message.get("is_system"):
             aside["messages that were hidden from the model"] += 1
             continue
-        role = "user" if each.get("is_user") else "assistant"
+        role = "user" if message.get("is_user") else "assistant"
         role = "system" if extra.get("type") == "narrator" else role
         reasoning = extra.get("reasoning") or ""
         messages.append(
-            {"role": role, "content": each.get("mes"), "reasoning_content": reasoning}
+            {
+                "role": role,
+                "content": message.get("mes"),
+                "reasoning_content": reasoning,
+            }
         )
     return {"messages": messages}
 

@@ -192,7 +192,11 @@ class TranscriptProbe(Probe):
         """What forces turns."""
         setup = context.run.setup
         asked = self.questions(setup)
-        left = sum(len(each.body) for each in asked if observed.needs_asking(each.key))
+        left = sum(
+            len(question.body)
+            for question in asked
+            if observed.needs_asking(question.key)
+        )
         return _Forcer(
             served, context, rendered=_render_and_check_turns(context.run), left=left
         )
@@ -251,9 +255,9 @@ class TranscriptProbe(Probe):
                 for reason, count in reasons.items()
             ),
             *(
-                f"left out: {each}"
-                for each in chosen.aside
-                if is_about_unreadable(each)
+                f"left out: {phrase}"
+                for phrase in chosen.aside
+                if is_about_unreadable(phrase)
             ),
             *(
                 line
