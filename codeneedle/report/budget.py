@@ -65,7 +65,7 @@ def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
 
 
 def budget_document_with_run_facts(verdict: Verdict, pair_flags: PairFlags) -> Document:
-    """A `budget_document` with what it was measured on."""
+    """A heading, the `budget_document`, and what it was measured on."""
     yield Heading(f"{verdict.run.name}: one budget")
     yield from budget_document(verdict, pair_flags)
     yield Facts(captions.run_facts(verdict.run), is_quiet=True)

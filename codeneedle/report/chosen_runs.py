@@ -74,8 +74,8 @@ class Selection:
     @property
     def summary_metrics(self) -> tuple[Metric, ...]:
         """
-        The other metrics of a summary that have values: sums of rounds, such as
-        ``pass``, and the companions of the metric.
+        The other metrics of a summary that have values: sums of rounds of which more
+        is better, such as ``pass``, and the companions of the metric.
         """
         named = display_of(self.metric).companions
         return tuple(

@@ -288,7 +288,11 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
 
 
 def _change_phrase(change: Change | None) -> str:
-    """``-2.5 % worse``; ``not compared``, the reason of which stands below."""
+    """
+    ``-2.5 % worse``; a mark where it is not in both runs.
+
+    Without bounds ``not compared`` or ``not tested``, the reason of which stands below.
+    """
     if change is None:
         return NOT_IN_BOTH.sign
     if change.bounds is None:

@@ -218,7 +218,7 @@ def _speed_and_ratio_text(row: Any, *, has_ratio: bool) -> str:
 
 
 def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:
-    """The rows of all *tables*."""
+    """Rows by depth of the runs of *tables*, which are all of one test."""
     runs = [table.run for table in tables]
     return _depth_rows_of_test(runs, tables[0].test) if tables else []
 

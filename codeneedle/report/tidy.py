@@ -260,10 +260,10 @@ def _judgement_fields(
     verdict: "Verdict | None", pair: Pair, metric: Metric
 ) -> Mapping[str, object]:
     """
-    Columns of what *verdict* says of *pair* by *metric*: the decision.
+    The columns that say what *verdict* decides of *pair* by *metric*.
 
-    Of a change interval and limit, too: no row of a loss has them. Empty without a
-    verdict, or for a metric without a loss.
+    Those of interval and limit are among them only if its loss is a change. Empty
+    without a verdict, or for a metric without a loss.
     """
     if verdict is None or not metric.loss:
         return {}

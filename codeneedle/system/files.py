@@ -144,7 +144,9 @@ def make_unlinked_folder(folder: Path) -> Path:
 
 def make_or_empty_folder(folder: Path, *, mode: int = 0o777) -> Path:
     """
-    The absolute path of *folder*, which is made, or emptied; a link is removed.
+    The absolute path of *folder*, which is made, or emptied.
+
+    A link or a file in its place is removed.
 
     Raises:
         BadInput: If the folder that it is in is a link.

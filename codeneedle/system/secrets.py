@@ -107,7 +107,11 @@ _OTHERS = bytes(set(range(256)) - {*_LETTERS})
 
 
 def has_known_secret(data: bytes) -> bool:
-    """Whether a known secret may be in the JSON *data*: its letters and digits are."""
+    """
+    Whether a known secret may be in the JSON *data*: its letters and digits are.
+
+    Those shorter than `SHORTEST_IN_ANSWERS` are not looked for.
+    """
     if not _known:
         return False
     letters = _letters_and_digits(data)

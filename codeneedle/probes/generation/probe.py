@@ -321,7 +321,8 @@ class Sent:
         Args:
             tokens: The limit of an answer.
             context: In tokens.
-            trained: The longest context, in tokens; None if nothing limits it.
+            trained: The longest context, in tokens, which the error names; None if
+                nothing limits it.
 
         Raises:
             TooLong: If it does not.
@@ -438,7 +439,8 @@ def _check_and_render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterato
     """
     Each prompt as it is sent, in order; stops at tool calls that would not be sent.
 
-    Counted only where the engine has whole conversations.
+    Rendered and counted where the engine has whole conversations; else the text of a
+    chat is None.
     """
     is_text = form.prompt_form == PromptForm.COMPLETION
     counts = Ability.CONVERSATIONS in form.engine.abilities

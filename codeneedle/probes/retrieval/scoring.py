@@ -76,7 +76,7 @@ NEAR_LINES = 0.2
 
 
 def score_answer(question: TextQuestion, reply: str) -> AnswerScore:
-    """Score *reply*, the answer behind `begin` or to `prompt`, verbatim."""
+    """Score *reply*, whose thoughts do not count; one of nothing else is empty."""
     answer = THOUGHT.sub("", reply).strip()
     if not answer:
         return AnswerScore(mode=Mode.EMPTY, share=0.0)
