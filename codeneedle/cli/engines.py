@@ -254,6 +254,11 @@ def _require_command(request: "Request", _execution: "Execution") -> object:
 
 
 def _command_engine_factory(request: "Request", _execution: "Execution") -> "EngineFor":
+    """
+    A function that makes engines, which start the user's command, by model.
+
+    The program is asked for its version, and the key is read, at once.
+    """
     from codeneedle.engines.openai.engine import command_engine_factory
 
     types = distinct_most_precise_first((*request.grid_k_types, *request.grid_v_types))
@@ -267,9 +272,9 @@ def _command_engine_factory(request: "Request", _execution: "Execution") -> "Eng
 
 def _adapt_endpoint_request(request: "Request") -> "Request":
     """
-    *request* of one cell, which the user names, of a model known by its name.
+    *request* of the one pair that the user names; of the served name without a model.
 
-    Other types than those of the cell are refused.
+    Other types than those of the pair are refused, and what cannot be an address.
     """
     settings = request.settings_by_name(ENDPOINT, EndpointSettings)
     checked_url(settings.url)

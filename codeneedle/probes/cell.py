@@ -175,7 +175,7 @@ class ProbeContext:
     variant: str = ""  # see `CellRecord`
     is_check: bool = False  # whether `Probe.checks` are asked, and nothing else
     store_observation_so_far: Callable[[Json], None] = lambda _observation: None
-    """Called with all that was observed so far, once an answer is new."""
+    """Called with all observed so far once an answer is new; the runner sets it."""
 
     calibrate: Callable[[Json], None] = lambda _facts: None
     """

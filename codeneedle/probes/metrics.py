@@ -116,7 +116,8 @@ class Loss:
         """
         The loss of a unit with *value*, against that of the *reference*.
 
-        Below 0 where it has won; of a change, *value* itself; of answers, 0 or 1.
+        Below 0 where it has won. Of a change it is *value* itself, of answers 0 or 1,
+        of nats the relative loss of probability; else the difference.
         """
         match self.kind:
             case LossKind.CHANGE:

@@ -144,7 +144,12 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
 
 
 def refuse_other_probe_settings(stored: Setup, wanted: Setup, *, folder: Path) -> None:
-    """Like `refuse_difference`, but only the settings of probes count."""
+    """
+    Stop if a probe of both setups has other settings in *wanted* than *stored*.
+
+    Raises:
+        OtherSetup: With the first setting that differs, and both values.
+    """
     for key, was, now in _probe_settings_differences(stored, wanted):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 

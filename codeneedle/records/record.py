@@ -336,7 +336,11 @@ class CellRecord:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it failed or was interrupted, and has an observation."""
+        """
+        Whether it has an observation, and ended before it was whole.
+
+        It was interrupted, crashed, or ran out of time or memory.
+        """
         ended_early = {
             Status.INTERRUPTED,
             Status.CRASHED,

@@ -106,7 +106,7 @@ def summary_table(
     heading = [
         "run",
         "pairs",
-        *(_mean_heading(column, runs) for column in columns),
+        *(_mean_and_sd_heading(column, runs) for column in columns),
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
@@ -130,7 +130,7 @@ def loss_summary(
             captions.run_names_or_folders(runs), runs, verdicts, strict=True
         )
     ]
-    heading = [*first, *(_mean_heading(metric, runs) for metric in also)]
+    heading = [*first, *(_mean_and_sd_heading(metric, runs) for metric in also)]
     if not rows[1:]:  # its name stands above its grid
         return Table(heading[1:], [rows[0][1:]], words={*first[3:]})
     return Table(heading, rows, words={first[0], *first[3:]})
@@ -221,7 +221,7 @@ def grid_blocks(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]
     )
 
 
-def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
+def _mean_and_sd_heading(metric: Metric, runs: Sequence[Run]) -> str:
     return f"{_column_heading(metric, runs)}\n(mean +/- sd)"
 
 

@@ -323,7 +323,7 @@ def file_size_or_zero(path: Path) -> int:
 
 
 def read_json_or_none(path: Path, layout: type[_Layout]) -> _Layout | None:
-    """The note at *path*; None if there is none, or it is no *layout*."""
+    """The note at *path*; None if it cannot be read, or is no *layout*."""
     try:
         return msgspec.json.decode(read_regular(path) or b"", type=layout)
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError):

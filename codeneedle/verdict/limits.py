@@ -66,7 +66,12 @@ class Limits:
                 )
 
     def of(self, kind: LossKind) -> float:
-        """The limit for metrics of one *kind* of loss."""
+        """
+        The largest loss of one *kind* that is accepted.
+
+        `max_lost` of answers, `max_eval_lost` of scores, `max_loss` of right tokens,
+        and `CHANGE_BY_LOSS` times that of a change.
+        """
         if kind is LossKind.ANSWERS:
             return self.max_lost
         if kind is LossKind.SCORE:

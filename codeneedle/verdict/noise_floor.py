@@ -20,13 +20,16 @@ class NoiseFloor:
     """Losses of its repetition, one per unit; empty without one."""
 
     repeated: float | None = None
-    """Mean distance of its repetition; None without one."""
+    """
+    Size of the mean loss of its repetition; of answers, the share lost or won. None
+    without one.
+    """
 
     on_cpu: Units = field(default_factory=dict)
     """Its units with attention on the CPU; empty if they were not measured."""
 
     moved: float | None = None
-    """Mean distance of these; None if they were not measured."""
+    """As `repeated`, of these; None if they were not measured."""
 
     def excess_phrase(self, kind: LossKind, limits: Limits) -> str:
         """

@@ -230,6 +230,7 @@ class _ReplyInProgress:
     def __init__(
         self, server: ChildServer, ids: list[int], listed: int, forced: Sequence[int]
     ) -> None:
+        """Start the clock of `timings`; nothing is read yet."""
         self._server = server
         self._ids = ids
         self._listed = listed

@@ -109,7 +109,11 @@ class OpenAiEngine(Engine):
     @property
     @override
     def text_scoring_ability(self) -> Ability:
-        """Forced answers: an echo has right tokens, and no distributions."""
+        """
+        `FORCED`, whether this server has it or not.
+
+        An echo has right tokens, and no distributions.
+        """
         return Ability.FORCED
 
     @property

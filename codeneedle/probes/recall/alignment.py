@@ -171,7 +171,11 @@ def _reply_readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine
 
 
 def _reply_lines(reply: str, *, removed: re.Pattern[str]) -> list[_ReplyLine]:
-    """The lines of *reply* without what matches *removed*."""
+    """
+    The lines of *reply* without what matches *removed*, those left empty among them.
+
+    They end where they do in *reply*.
+    """
     text = removed.sub(lambda found: _REMOVED * len(found[0]), reply)
     return [
         _ReplyLine(line[0].rstrip("\r\n").replace(_REMOVED, ""), line.end())

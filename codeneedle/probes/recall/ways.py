@@ -184,7 +184,7 @@ def why_not_asked_to_write(context: ProbeContext) -> str:
 
 
 def missing_way_phrases(record: CellRecord, setup: Setup) -> Iterator[str]:
-    """Why *record* has no forced or read, or no written answer at all."""
+    """Why *record* has not one scored answer, or not one written; none if it has."""
     recall = recall_of(record)
     for done, answers in (
         (settings_of(setup).read_or_forced_word, recall.scored_answers),

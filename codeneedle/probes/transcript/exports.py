@@ -289,12 +289,15 @@ def _llama_message(message: Json, aside: Counter[str]) -> Json:
     if calls:
         made["tool_calls"] = calls
     if isinstance(extra, list) and extra:
-        made["content"] = [*map(_attachment_part, extra), message.get("content") or ""]
+        made["content"] = [
+            *map(_attachment_text_or_picture_mark, extra),
+            message.get("content") or "",
+        ]
     return made
 
 
-def _attachment_part(extra: Any) -> Any:
-    """What the page sends of an attachment: a text below its name, or a picture."""
+def _attachment_text_or_picture_mark(extra: Any) -> Any:
+    """The text of an attachment below its name; for all else the mark of a picture."""
     content = extra.get("content") if isinstance(extra, dict) else None
     if not isinstance(content, str) or extra.get("processedAsImages"):
         return {"type": "image_url"}

@@ -160,11 +160,12 @@ class TranscriptProbe(Probe):
     @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """
-        Conversations, each with its turns.
+        A question for each conversation, with all its turns as body.
 
-        The server reads each once: forced turns stay in its cache, and the next turn
-        continues from there. One that was interrupted starts again, so that every turn
-        has the same cache before it as in other cells.
+        None if *setup* lacks the probe. The server reads each once: forced turns stay
+        in its cache, and the next turn continues from there. One that was interrupted
+        is asked again from its start, so that every turn has the same cache before it
+        as in other cells.
         """
         if NAME in setup.probes:
             turns = transcript_layout(setup).turns
