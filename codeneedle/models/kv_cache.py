@@ -143,16 +143,6 @@ def why_misfit(weights: Weights, pair: Pair) -> str:
     return _why_block_misfit(pair.k, k_sizes) or _why_block_misfit(pair.v, v_sizes)
 
 
-def why_type_misfit(weights: Weights, cache_type: str) -> str:
-    """
-    Why *cache_type* cannot hold the heads of this model, as a phrase.
-
-    Empty if it can, and for an unknown type, which the server checks.
-    """
-    k_sizes, v_sizes = _head_sizes(weights)
-    return _why_block_misfit(cache_type, k_sizes | v_sizes)
-
-
 def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
     """The head sizes of K and of V."""
     return (
@@ -439,7 +429,7 @@ def longest_context_where(fits: Callable[[int], bool], *, most: int) -> int:
     """
     The longest context at which *fits* is true, in tokens, up to *most*; 0 if none.
 
-    A multiple of `CONTEXT_STEP`, or *most*. What fits at one fits at each shorter one.
+    A multiple of `CONTEXT_STEP`, or *most*. Below one that fits, all must fit.
     """
     if fits(most):
         return most

@@ -207,7 +207,7 @@ class ProbeContext:
 
     phases: Phases = field(default_factory=Phases)  # where the time went, so far
     peak_rss_bytes: int | None = None
-    """Largest resident size of the server that was seen."""
+    """Largest resident size that was seen of its servers, earlier ones included."""
 
     silence_s: float | None = None
     """
@@ -224,6 +224,14 @@ class ProbeContext:
     _first_request: float | None = field(default=None, init=False)
     _last_reply: float | None = field(default=None, init=False)
     _measured_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the memory and silence of the previous record: they may stay."""
+        if previous := self.previous_record:
+            self.peak_rss_bytes = previous.peak_rss_bytes
+            self.silence_s = previous.silence_s
+            self.device_bytes = previous.device_bytes
+            self.device_peak_bytes = previous.device_peak_bytes
 
     @property
     def cell(self) -> CellSpec:
@@ -311,8 +319,7 @@ class ProbeContext:
                     with self.limit_and_record_silence() as served.client.silence_limit:
                         yield served
                     # Only once it is through: a driver may take seconds.
-                    self.device_bytes = served.device_bytes()
-                    self.device_peak_bytes = served.device_peak_bytes()
+                    self._record_device_memory(served)
                 finally:
                     self._record_server_facts(served)
                     left = self._last_reply or self.clock()
@@ -410,6 +417,13 @@ class ProbeContext:
         self.effective = self._with_attention_place(served.effective())
         seen = served.peak_rss_bytes()
         self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
+
+    def _record_device_memory(self, served: Served) -> None:
+        """Keep what *served* holds on accelerators; what it does not tell stays."""
+        now, most = served.device_bytes(), served.device_peak_bytes()
+        self.device_bytes = self.device_bytes if now is None else now
+        if most is not None:
+            self.device_peak_bytes = max(most, self.device_peak_bytes or 0)
 
 
 def _phases_between(moments: Sequence[float | None], *, end: float) -> Phases:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from codeneedle.cache_types import Pair, shuffle_pairs
 from codeneedle.engines.engine import Engine
-from codeneedle.engines.survey import Survey, survey_log
+from codeneedle.engines.survey import Survey, survey_log, why_impossible
 from codeneedle.errors import BadInput, nearest_name
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, Setup
@@ -151,24 +151,22 @@ def checked_grid_and_attention_survey(
     survey = engine.survey_attention_and_memory(
         pairs, context=context, log=survey_log()
     )
+    weights = engine.model.weights
     if survey and survey.has_no_cache:
-        weights = engine.model.weights
         reason = f"llama.cpp makes no KV cache for {weights.architecture}"
         refuse_if_cacheless(weights, reason)
-    if survey and pairs and all(survey.refusal(pair) for pair in pairs):
-        raise _nothing_runs_error(pairs, survey, engine)
+    if pairs and all(why_impossible(survey, weights, pair) for pair in pairs):
+        raise _nothing_runs_error(pairs, survey, engine, context)
     return _with_kernel_if_wanted(request, pairs, survey), survey
 
 
 def _nothing_runs_error(
-    pairs: Sequence[Pair], survey: Survey, engine: Engine
+    pairs: Sequence[Pair], survey: Survey | None, engine: Engine, context: int
 ) -> BadInput:
     """The error of a grid of which every pair is refused, with the pairs that run."""
-    types = engine.cache_types()
+    types, weights = engine.cache_types(), engine.model.weights
     alike = [Pair(name, name) for name in types.k if name in types.v]
-    told = engine.survey_attention_and_memory(
-        alike, context=survey.context, log=survey_log()
-    )
+    told = engine.survey_attention_and_memory(alike, context=context, log=survey_log())
     run = [str(e) for e in alike if told and e in told.pairs and not told.refusal(e)]
     hint = (
         f"Of pairs with K = V these run: {', '.join(run)}. 'codeneedle kernels "
@@ -176,7 +174,7 @@ def _nothing_runs_error(
     )
     return BadInput(
         source=f"{plural(len(pairs), 'pair')}, such as {pairs[0]}",
-        reason=f"none can run here: {survey.refusal(pairs[0])}",
+        reason=f"none can run here: {why_impossible(survey, weights, pairs[0])}",
         hint=hint if run else "'codeneedle kernels --types f32,f16' shows which run.",
     )
 

@@ -18,7 +18,6 @@ from codeneedle.models.kv_cache import (
     exact_k_and_v_bytes,
     why_cacheless,
     why_misfit,
-    why_type_misfit,
 )
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import KvBuffer
@@ -144,15 +143,19 @@ def test_head_sizes_say_which_types_they_take(golden):
     """Head size 80 takes no type with blocks of 32; a fork's type is for its server."""
     found = replace(weights(), key_length=80, value_length=80)
 
-    assert golden == why_type_misfit(found, "q4_0")
-    assert why_type_misfit(found, "q4_0") == why_misfit(found, Pair("f16", "q4_0"))
-    assert "" == why_misfit(found, F16)
-    assert {""} == {
-        why_type_misfit(found, "bf16"),
-        why_type_misfit(weights(), "turbo3"),
-    }
+    def misfit(facts, name):
+        return why_misfit(facts, Pair("f16", name))
+
+    assert golden == misfit(found, "q4_0")
+    assert misfit(found, "q4_0") == why_misfit(found, Pair("q4_0", "f16"))
     odd = replace(weights(), key_length=81, value_length=81)
-    assert {""} == {why_type_misfit(odd, "bf16"), why_type_misfit(odd, "turbo3")}
+    assert {""} == {
+        misfit(found, "f16"),
+        misfit(found, "bf16"),
+        misfit(weights(), "turbo3"),
+        misfit(odd, "bf16"),
+        misfit(odd, "turbo3"),
+    }
 
 
 def test_latent_attention_wants_equal_types(golden):

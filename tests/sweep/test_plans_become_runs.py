@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_engine import ByteTokenizer, FakeEngine
+from fake_engine import ByteTokenizer, FakeEngine, made_weights
 from gguf_files import SHAPE, write_gguf
 from made_losses import diverging
 from made_metrics import made_probe
@@ -17,6 +17,7 @@ from made_records import failed_record, forced_of, made_record, written_of
 from source_files import put, python
 
 from codeneedle.corpora.fitting import TooLong
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
@@ -36,6 +37,7 @@ from codeneedle.records.comparability import (
     setup_identity,
 )
 from codeneedle.records.store import Store
+from codeneedle.sweep.pairs import checked_grid_and_attention_survey
 from codeneedle.sweep.prepare import (
     count_and_refuse_long_corpus,
     hardware_phrase,
@@ -44,7 +46,12 @@ from codeneedle.sweep.prepare import (
     refuse_shared_folders,
     thinking_off_phrase,
 )
-from codeneedle.sweep.request import read_sweep, with_or_without_option_phrase
+from codeneedle.sweep.request import (
+    Execution,
+    Request,
+    read_sweep,
+    with_or_without_option_phrase,
+)
 from codeneedle.system.files import cache_folder
 
 RECALL = PROBES["recall"]
@@ -155,6 +162,18 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden(golden):
         with pytest.raises(OtherSetup) as caught:
             refuse_or_void_unfit_folder(planned(**asked, **changes))
         assert golden == str(caught.value)
+
+
+def test_a_grid_without_a_pair_that_the_weights_bear_is_refused(golden):
+    """Also where no engine has surveyed it."""
+    latent = replace(made_weights(), is_mla=True)
+    engine = FakeEngine(model=ModelSpec(weights=latent, name="latent"))
+    request = Request(pairs=("f16/q8_0", "q8_0/f16"))
+
+    with pytest.raises(BadInput) as caught:
+        checked_grid_and_attention_survey(request, Execution(), engine, 4096)
+
+    assert golden == f"{caught.value}\n{caught.value.hint}"
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):

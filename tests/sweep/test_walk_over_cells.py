@@ -826,6 +826,28 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
     assert [] == walk(store, script, pairs=[BAD, GOOD])
 
 
+def test_memory_that_was_told_stays_where_more_is_asked_and_nothing_told(store):
+    """Lines may be read by a tool then, of which no memory is known."""
+    known = {
+        "peak_rss_bytes": 7 << 20,
+        "device_bytes": 5 << 20,
+        "device_peak_bytes": 6 << 20,
+        "silence_s": 1.5,
+    }
+
+    def telling(cell):
+        for name, value in known.items():
+            setattr(cell, name, value)
+        return answering("ab")(cell)
+
+    walk(store, Script(telling), pairs=[BAD, GOOD])
+    further = Script(answering("abcd"))
+    record = made_runner(store).measure_further_units(further.probe, GOOD, 64)
+
+    assert {"answers": [*"abcd"]} == record.observation
+    assert known == {name: getattr(record, name) for name in known}
+
+
 @pytest.mark.parametrize(
     ("error", "kept"),
     [

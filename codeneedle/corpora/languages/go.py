@@ -13,13 +13,13 @@ COMMENT = "// {}"
 
 
 def _qualified_name(name: "tree_sitter.Node") -> str:
-    """``Type.Method`` of a receiver such as ``(s *Type[T])``; without, the name."""
+    """``Type.Method`` with a receiver such as ``(s *Type[T])``, else *name* alone."""
     method = name.parent
     receiver = method.child_by_field_name("receiver") if method else None
     if receiver is None:
         return node_text(name)
-    kind = node_text(receiver).strip("()").split()[-1:]
-    of_type = "".join(kind).lstrip("*").partition("[")[0]
+    kind = node_text(receiver).strip("()").partition("[")[0].split()[-1:]
+    of_type = "".join(kind).lstrip("*")
     return f"{of_type}.{node_text(name)}" if of_type else node_text(name)
 
 

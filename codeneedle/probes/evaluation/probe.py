@@ -374,7 +374,6 @@ class _EvaluatedCell:
         if previous is not None and is_there and self.settings.score:
             context.command = previous.command
             context.effective = previous.effective
-            context.peak_rss_bytes = previous.peak_rss_bytes
             return evaluation_of(previous)
         make_or_empty_folder(self._out)
         context.report_step(0, 1, "loading")

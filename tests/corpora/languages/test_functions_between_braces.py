@@ -125,7 +125,7 @@ func Run[T any](a T, b ...int) (int, error) {
 \treturn done(1), nil
 }
 
-func (s *Server[K]) Close() error {
+func (s *Server[K, V]) Close() error {
 \treturn nil
 }
 
