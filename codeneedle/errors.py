@@ -270,7 +270,7 @@ class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
     """Memory, files, processes or disk ran out, and no other error covers it."""
 
     def __init__(self, *, number: int, file: str | None = None) -> None:
-        """*number* is an errno of `HINTS`."""
+        """State the error of an errno *number* in `HINTS`, and its *file*."""
         where = f": {file}" if file else ""
         super().__init__(
             f"the system refuses: {os.strerror(number)}{where}", hint=HINTS[number]

@@ -18,7 +18,7 @@ class ReferenceCandidate(Protocol):
 
     @property
     def ran_as_usual(self) -> bool:
-        """Whether its attention `is_usual`, as far as is known."""
+        """Whether its attention `is_usual`, or is unknown."""
 
 
 def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:

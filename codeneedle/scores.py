@@ -101,8 +101,8 @@ def refuse_contradiction(logprobs: Iterable[float], *, slack: float = 0.0) -> No
         slack: By how much they may be rounded beyond what a program states.
 
     Raises:
-        NoScore: If they add up to more than `MOST_LIKELY`, 1 and rounding, or none of
-            them reaches `LEAST_LIKELY`.
+        NoScore: If the probabilities add up to more than `MOST_LIKELY`, 1 and rounding,
+            or none of several reaches `LEAST_LIKELY`.
     """
     every = list(logprobs)
     if math.fsum(map(math.exp, every)) > MOST_LIKELY + slack:

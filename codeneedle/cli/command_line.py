@@ -211,7 +211,7 @@ class TranscriptCommand(SweepCommand):
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and keep the words of the sweep at `SWEEP_WORDS`."""
+        """Parse, and keep the words of the sweep in `ctx.meta` at `SWEEP_WORDS`."""
         given = [*args]
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
@@ -221,7 +221,7 @@ class TranscriptCommand(SweepCommand):
 
     @override
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, with a required argument in place of ``--transcript``."""
+        """All parameters, a required FILE in place of SWEEP and ``--transcript``."""
         name = "transcript__file"
         file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
         (taken,) = _typer_parameters({name: file})
@@ -304,7 +304,7 @@ def _help_texts_by_table(name: str, text: str) -> dict[str, str]:
 
 
 def _typer_parameters(annotations: Mapping[str, Any]) -> list[Any]:
-    """Typer's parameters for *annotations* by name; each is None by default."""
+    """Typer's parameters for *annotations*, types by name; each is None by default."""
     fields = [(name, kind, None) for name, kind in annotations.items()]
     app = typer.Typer(add_completion=False)
     app.command()(dataclasses.make_dataclass("Given", fields))

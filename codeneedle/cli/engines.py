@@ -75,7 +75,7 @@ def _read_gguf(path: Path) -> Weights:
 
 
 def _resolve_model_path(path: Path, *, folder: bool = False) -> Path:
-    """*path*, or where the model of that name is kept; of MLX in a *folder*."""
+    """*path*, or where the model of that name is kept; one for MLX with *folder*."""
     if not stores.is_model_name_without_file(path):
         return path
     return stores.locate_model(str(path), folder=folder)
@@ -239,7 +239,7 @@ def _adapt_command_request(request: "Request") -> "Request":
 
 
 def _name_as_path(name: str) -> str:
-    """``./NAME``, none of `pretrained.NAMES`: the *name* that a server has for it."""
+    """``./NAME`` for the *name* of a served model: none of `pretrained.NAMES`."""
     return f"./{name}"
 
 
@@ -272,9 +272,11 @@ def _command_engine_factory(request: "Request", _execution: "Execution") -> "Eng
 
 def _adapt_endpoint_request(request: "Request") -> "Request":
     """
-    *request* of the one pair that the user names; of the served name without a model.
+    *request* with the pair that the user names, and the served name if it has no model.
 
-    Other types than those of the pair are refused, and what cannot be an address.
+    Raises:
+        BadInput: If it asks for other types, has no name for the model, or the address
+            or the pair cannot be one.
     """
     settings = request.settings_by_name(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
@@ -347,7 +349,7 @@ def _mlx_launch_arguments(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]
 
 
 def find_launch_words(engine: str) -> "ServerWords | None":
-    """What says answers in the words of the server of *engine*; None without any."""
+    """How what starts *engine* is told an answer; None where nothing tells it one."""
     from codeneedle.report.answer import ServerWords
 
     if engine == MLX:

@@ -52,7 +52,7 @@ class BestEffort:
 @contextlib.contextmanager
 def tolerate_stderr_flush_stdout() -> Iterator[None]:
     """
-    Ignore write errors on stderr from now on; flush stdout behind the block.
+    Ignore write errors on stderr from now on; flush stdout after the block.
 
     Raises:
         OSError: If stdout cannot be written to the end.

@@ -647,7 +647,7 @@ class Page:
         )
 
     def _say_cells_are_left(self) -> None:
-        """Say that the time is up, before any answer if so, and how to go on."""
+        """Say that the time is up, if so without an answer, and how to go on."""
         if self._has_answer:
             say(self.console, "The time is up; run the same command to continue.")
             return

@@ -106,8 +106,9 @@ class Corpus:
 
     def forced_recall_functions(self, first: int, lines: int) -> list[Function]:
         """
-        The functions of forced recall in asking order, at most `LIMIT`, or *first*
-        if that is more.
+        The functions of forced recall, in asking order.
+
+        At most `LIMIT` or *first*, whichever is more.
 
         Args:
             first: Number of functions that every sweep asks for.

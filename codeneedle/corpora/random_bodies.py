@@ -260,7 +260,7 @@ def _draw_text(stream: Iterator[int], alphabet: str, length: int) -> str:
 
 
 def _draw_names(stream: Iterator[int], *, length: int) -> Iterator[str]:
-    """Distinct names, no keywords, endlessly, drawn from *stream* on demand."""
+    """Endless distinct names, none a keyword, drawn from *stream* on demand."""
     taken = set(_KEYWORDS)
     while True:
         name = _draw_text(stream, FIRST_ALPHABET, 1) + _draw_text(

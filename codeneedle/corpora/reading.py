@@ -68,8 +68,8 @@ def join_and_parse_sources(
     """
     One text of all *sources*, and the functions in it.
 
-    A file that cannot be parsed stays in the text, with the functions that are known
-    all the same; its reason is in `left_out` of the result.
+    A file that cannot be parsed stays in the text, with the functions that were found
+    in it; the reason is in `left_out` of the result.
 
     Args:
         sources: In the order of the text.
@@ -245,7 +245,7 @@ def read_source_text(path: Path, *, label: str) -> str:
 
     Raises:
         BadInput: If it cannot be read, is not a regular file, is larger than
-            `MAX_BYTES`, or is no text to `decode_source_text`.
+            `MAX_BYTES`, or is refused by `decode_source_text`.
     """
     try:
         # Not path.open(): a file may have become a pipe since it was found.
@@ -268,7 +268,7 @@ def decode_source_text(data: bytes, *, label: str) -> str:
     """
     The text of *data*, the contents of a file.
 
-    A byte order mark is dropped, and other line ends become newlines.
+    A byte order mark is dropped, and all line ends become newlines.
 
     Raises:
         BadInput: If it is blank, binary or minified, or its encoding is not known.

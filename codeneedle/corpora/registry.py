@@ -113,10 +113,11 @@ def read_corpus_file(path: Path) -> CorpusFile:
 
 def read_or_generate_text(read: CorpusFile, *, file: Path) -> JoinedText:
     """
-    The text that *read*, corpus file *file*, generates, or that of files it names.
+    The text that *read* generates, or that of the files that it names.
 
-    They are in its order, each once. Files may have any suffix if the corpus file names
-    their language; otherwise folders and patterns contribute files in known languages.
+    Files are in its order, each once, and named relative to *file*, the corpus file.
+    They may have any suffix if *read* names their language; otherwise folders and
+    patterns contribute files in known languages.
 
     Raises:
         BadInput: If a file or folder does not exist, a pattern is malformed or matches
@@ -163,7 +164,7 @@ def _matching_files(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]
     """
     Files of *pattern*, sorted, in known languages unless *any_suffix*.
 
-    Without hidden ones and those in `SKIPPED_FOLDERS`; may be none.
+    Without hidden ones and those in `SKIPPED_FOLDERS`; empty if none is left.
     """
     try:
         paths = sorted(path for path in file.parent.glob(pattern) if path.is_file())
@@ -543,7 +544,7 @@ def _corpus_of_text(read: JoinedText, *, name: str, origin: str, kind: Kind) -> 
 def _copied_functions_left_out(
     read: JoinedText, functions: Sequence[Function]
 ) -> Iterator[tuple[str, str]]:
-    """How many functions of *read* repeat bodies of *functions*, and why, if any do."""
+    """How many of *read* are copies of *functions*, and the reason; nothing if none."""
     bodies = {needles.stripped_body_lines(function) for function in functions}
     every = sum(
         needles.stripped_body_lines(function) in bodies for function in read.functions

@@ -42,7 +42,8 @@ def split_into_chunks(
     """
     Chunks of *context* tokens each; a rest that is shorter is left out.
 
-    Their first token is replaced by that of *beginning*, which begins prompts, if any.
+    The first token of *beginning*, with which prompts begin, replaces that of each
+    chunk; if it is empty, none is replaced.
 
     Source:
         ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.

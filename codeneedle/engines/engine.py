@@ -352,8 +352,8 @@ class Served:
 
     def peak_rss_bytes(self) -> int | None:
         """
-        Largest resident size that this or an earlier call has seen, also once it has
-        ended; None if none has.
+        Largest resident size that this or an earlier call has seen, also once its
+        processes have ended; None if none has.
         """
         seen = self._resident_bytes()
         if seen is not None:
@@ -557,7 +557,7 @@ class Engine(ABC):
 
     @property
     def renders_chats(self) -> bool:
-        """Whether its tokenizer renders chats, of which servers read special tokens."""
+        """Whether its tokenizer renders chats whose special tokens its servers read."""
         return False
 
     @property
@@ -579,7 +579,7 @@ class Engine(ABC):
         self,
         pair: Pair,  # noqa: ARG002 - for those that can
     ) -> "Engine | None":
-        """It with attention of *pair* on the CPU; None if it is there, or cannot be."""
+        """An engine with attention of *pair* on the CPU; None if it is or cannot be."""
         return None
 
     @property

@@ -93,8 +93,8 @@ def silence_error(
 
 def exit_cause_from_log(log: Path, returncode: int) -> Trouble:
     """
-    Why a program of any kind ended: the first of a lack of memory in its log, its
-    signal, a complaint in its log, the last line of that.
+    Why a program of any kind ended: by a lack of memory in its log, else its signal,
+    else a complaint in its log, else the last line there.
     """
     lines = [
         *map(

@@ -153,7 +153,7 @@ class Connection:
 
         Raises:
             Refused: What an event that is an error states.
-            BadReply: If a line is no event, or all are too long.
+            BadReply: If a line is no event, or the lines are too long.
         """
         self._extend_deadline()
         for line in self._lines(response, limit_bytes):

@@ -66,7 +66,7 @@ class Generation:
 
     @property
     def fault(self) -> str:
-        """Why its probabilities contradict each other; empty if not or without gaps."""
+        """Contradiction among its probabilities; empty without one, or without gaps."""
         is_told = len(self.logprobs) == len(self.gaps)
         return why_first_contradictory(self.logprobs, self.gaps) if is_told else ""
 

@@ -33,7 +33,7 @@ class Price:
     def of_cell(
         cls, texts: Iterable[float], *, written: float = 0, depth: float = 0
     ) -> "Price":
-        """A start, *texts* of such lengths, and *written* tokens behind *depth*."""
+        """Price of a start, texts so long, and *written* tokens behind *depth* more."""
         return CELL + cls.of_texts(*texts) + cls.of_answers(written, depth)
 
     def __add__(self, other: "Price") -> "Price":

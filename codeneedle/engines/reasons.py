@@ -148,7 +148,7 @@ def find_most_telling_trouble(lines: Iterable[str]) -> Trouble | None:
 
 
 def _without_usage_and_stacks(lines: Iterable[str]) -> list[str]:
-    """Lines that are not blank, nor of a stack or a usage text beside an error."""
+    """*lines* without blank ones, and those of stacks and of a usage text."""
     kept: list[str] = []
     is_usage = False
     for line in lines:

@@ -215,7 +215,7 @@ class _Tensors:
         }
 
     def read_vector_part(self, name: str, length: int, part: slice) -> Array | None:
-        """A part of a vector; None if there is none, stops at one not of *length*."""
+        """A *part* of a vector; None if there is none. Stops at another *length*."""
         place = self._places.get(name)
         if place is None:
             return None
@@ -229,7 +229,7 @@ class _Tensors:
     def read_matrix_part(
         self, name: str, width: int, rows: range, columns: int
     ) -> Array:
-        """The first *columns* of *rows* of a matrix of *width*; stops without such."""
+        """The first *columns* of *rows* of a matrix. Stops without one of *width*."""
         place = self._places.get(name)
         if place is None or place[1].row != width:
             raise _UnknownShape

@@ -109,7 +109,7 @@ def shortest_names(models: Sequence[StoredModel]) -> dict[StoredModel, str]:
                 (
                     word
                     for word in filter(None, tries)
-                    if [model] == [other for other in group if other.is_named_by(word)]
+                    if [model] == [named for named in group if named.is_named_by(word)]
                 ),
                 f"{model.name}/{model.file}".rstrip("/"),
             )

@@ -103,7 +103,7 @@ def usual_probes_and_why_fewer(
         is_set: Whether a setting of ordinary text was chosen, which asks for it.
 
     Returns:
-        Names, and a phrase; empty where it is both, and for the built-in model.
+        Names, and a phrase, which is empty where it is both and for the built-in model.
     """
     if is_set:
         return USUAL, ""

@@ -72,7 +72,7 @@ class CellValue:
 
     @property
     def ran_as_usual(self) -> bool:
-        """Whether its attention `is_usual`, as far as is known."""
+        """Whether `Attention.is_usual`, or nothing tells."""
         return self.attention is None or self.attention.is_usual
 
     @property

@@ -125,7 +125,7 @@ class Asker(Answering):
         raise NotImplementedError
 
     def wait_until_idle(self) -> None:
-        """Wait until the server is idle, before it is stopped; retries, too."""
+        """Wait, with retries, until the server is idle, before it is stopped."""
         self.ask_with_retries(self.served.client.wait_idle)
 
     def ask_and_refuse_cut_prompt(

@@ -158,7 +158,7 @@ class Chunk:
         return span.places[-1] + 1 - begin
 
     def scores_of(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
-        """The scores of *span*, among *read*, those of all `right_token_places`."""
+        """The scores of *span*, out of *read*, those of all `right_token_places`."""
         at = self.right_token_places.index(span.places[0])
         end = at + len(span.places)
         return Forced(

@@ -194,7 +194,7 @@ def _probe_settings_differences(
 def _program_and_chat_differences(
     ours: Setup, theirs: Setup
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Programs that both have and differ, and rendered chats, by their first piece."""
+    """Programs and rendered chats of both that differ; of chats the first pieces."""
     for name in sorted(ours.programs.keys() & theirs.programs.keys()):
         if ours.programs[name] != theirs.programs[name]:
             was, now = (setup.programs[name] for setup in (ours, theirs))

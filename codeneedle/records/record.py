@@ -331,7 +331,7 @@ class CellRecord:
 
     @property
     def ran_as_usual(self) -> bool:
-        """Whether `Attention.is_usual`, or nothing tells: speeds are ranked."""
+        """Whether its attention `is_usual`, or is unknown: its speeds are ranked."""
         return self.attention is None or self.attention.is_usual
 
     @property

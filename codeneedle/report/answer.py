@@ -108,7 +108,7 @@ class Answer:
 
     @property
     def model_as_named(self) -> str:
-        """The one model as its sweep named it, or else the name of its weights."""
+        """The one model of its sweep, as named there; else the name of the weights."""
         try:
             named = tomllib.loads(self.run.sweep).get("models")
         except tomllib.TOMLDecodeError:

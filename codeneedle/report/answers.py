@@ -65,8 +65,8 @@ def answers_document(
         view: How that is to be shown.
 
     Raises:
-        BadInput: If no run has a record of the pair, or no answers but a *function*
-            is named.
+        BadInput: If no run has a record of the pair, or *function* is named and the
+            pair has no answers.
         UnknownName: If it was asked for nothing of that name.
     """
     measured = [
@@ -200,9 +200,9 @@ def _evidence_facts(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
         yield "log", str(log)
     it = record.effective
     caches = [
-        f"K {part.k_type} {part.k_mib:g} MiB, V {part.v_type} {part.v_mib:g} MiB of "
-        f"{plural(part.cells, 'token')} in {plural(part.layers, 'layer')}"
-        for part in it.kv
+        f"K {kv.k_type} {kv.k_mib:g} MiB, V {kv.v_type} {kv.v_mib:g} MiB of "
+        f"{plural(kv.cells, 'token')} in {plural(kv.layers, 'layer')}"
+        for kv in it.kv
     ]
     facts = [
         *caches,

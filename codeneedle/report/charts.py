@@ -269,7 +269,7 @@ def _place_front_names_if_room(
 def _place_name_if_room(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
-    """Write the pair of *row* at the first of `SIDES` off *taken*; None if none is."""
+    """Write the pair of *row* at the first of `SIDES` that is free; None if none is."""
     tried = _write_name(axes, row, SIDES[0], theme)
     inside = axes.bbox.padded(2)
 
@@ -367,7 +367,7 @@ def memory_frame(
 
 
 def memory_chart_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
-    """The reference, the pair to set and the smallest, each once, if sizes are told."""
+    """The reference, the pair to set and the smallest, each once, if of known size."""
     known = [pair for pair, of in sizes.items() if of and all(size for size in of)]
     smallest = min(known, key=lambda pair: sizes[pair][-1] or math.inf, default=None)
     named = dict.fromkeys((verdict.reference, verdict.chosen, smallest))

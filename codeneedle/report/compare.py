@@ -111,7 +111,7 @@ def compare(first: Run, second: Run) -> RunComparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
-    Metrics are those that tables show, and further ones that their display keeps.
+    Metrics are those that the table of *first* shows, and those with `Display.is_kept`.
     Units (functions, chunks, questions) are paired by name; those count that both
     references answered. Refused are speeds of different machines, memory of different
     contexts, divergence across builds or CPU features, probes with different settings,
@@ -181,7 +181,7 @@ def _metric_change(
 
 
 def _attention_place(cell: CellValue) -> str:
-    """Where *cell* was measured, if not as usual; empty in a kernel or if unknown."""
+    """The signs of where *cell* was measured; empty in a kernel or if unknown."""
     return " ".join(mark.sign for mark in unusual_place_marks(cell))
 
 

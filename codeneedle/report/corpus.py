@@ -59,9 +59,9 @@ def corpus_overview(corpus: Corpus) -> Document:
 
 def right_answer_lines(corpus: Corpus, name: str) -> str:
     """
-    The lines that a model should answer for the function *name*, or ``CLASS.name``.
+    The right answer for the first function that is called *name* or ``CLASS.name``.
 
-    At most `WRITTEN_LINES` of them are not blank.
+    At most `WRITTEN_LINES` of its lines are not blank.
 
     Raises:
         UnknownName: If no function of that name can be asked for.

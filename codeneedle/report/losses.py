@@ -90,7 +90,7 @@ class Losses:
         )
 
     def text_kind_if_several(self, pair: Pair) -> str:
-        """The word for the text that *pair* loses; empty unless kinds are several."""
+        """The `text_kind_word` of the loss of *pair*; empty if there is but one."""
         row = self.rows.get(pair)
         return (
             text_kind_word(row)
@@ -274,7 +274,7 @@ def shown_loss_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
 
 
 def differing_text_kinds_by_metric(verdict: Verdict) -> dict[str, str]:
-    """The `text_kind_word` of each metric of right tokens; empty of a single metric."""
+    """The `text_kind_word` of each metric of right tokens; empty unless several."""
     found = [result.right_token_results for result in verdict.compared_results]
     # A pair that lacks some says nothing of their order: the fullest comes first.
     rows = itertools.chain(*sorted(found, key=len, reverse=True))

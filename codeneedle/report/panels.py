@@ -424,7 +424,7 @@ def _change_legend() -> list[tuple[str, ShownText]]:
 
 def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
     """
-    The map of a pair below its mean or counts: a line for each depth, all as long.
+    The map of a pair below its mean or counts: a line for each depth, of equal length.
 
     The word for its status alone if it has no answers.
     """

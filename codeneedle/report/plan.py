@@ -314,7 +314,7 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
 
 
 def _one_type_pairs_if_long(memory: MemoryPlan) -> MemoryPlan:
-    """*memory*; of more than `MOST_ROWS` pairs only those of one type, if any is."""
+    """*memory*; of more than `MOST_ROWS` pairs only those with K like V, if any."""
     alike = tuple(n for n in memory.pairs if n.pair.k == n.pair.v)
     is_long = len(memory.pairs) > MOST_ROWS and alike
     return replace(memory, pairs=alike) if is_long else memory

@@ -530,7 +530,7 @@ def is_right_tokens_loss(column: str) -> bool:
 
 
 def probe_name_of_column(column: str) -> str:
-    """Name of the probe with the metric of *column*, or that begins it; or empty."""
+    """Name of the probe that has the metric of *column*, or begins it; else empty."""
     name = _metric_name_of_column(column)
     for probe in PROBES.values():
         names = {metric.name for metric in probe.metrics}

@@ -196,7 +196,7 @@ _ATTENTION_PHRASES = {
 
 def status_mark(status: str, reason: str, *, where: str = "") -> NumberMark:
     """
-    The mark in place of a number that a cell lacks; not run without a *status*.
+    The mark in place of a number that a cell lacks; `NOT_RUN` without a *status*.
 
     *where* names the part of the run that ended so.
     """

@@ -124,7 +124,7 @@ def _speed_frame(
 
 
 def _is_compared(row: TableRow, elsewhere: Collection[Pair]) -> bool:
-    """Whether *row* may be compared: finished, no CPU, not converted or *elsewhere*."""
+    """Whether *row* may be compared: finished, ran as usual, and not *elsewhere*."""
     ran_as_usual = not row.attention or Attention(row.attention).is_usual
     is_here = Pair(row.k, row.v) not in elsewhere
     return row.status == Status.FINISHED and ran_as_usual and is_here

@@ -88,7 +88,7 @@ def _fold_if_indented(line: Text) -> "Text | _Columns":
 
 
 def _forbid_line_breaks(line: Text) -> Text:
-    """Forbid rich to fold *line*, or cut it with ``crop=False``; return it."""
+    """Keep rich from folding *line*, or cutting it with ``crop=False``; return it."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
 
@@ -115,7 +115,7 @@ class _TextColumn:
     def folded_and_padded_lines(
         self, at: int, console: Console, width: int
     ) -> list[Text]:
-        """The lines of the text at index *at*, folded if it may, padded to *width*."""
+        """Lines of the text at index *at*, padded to *width*; folded if it `folds`."""
         text = self.texts[at]
         if self.folds:
             lines = list(text.wrap(console, width, overflow="fold"))

@@ -166,7 +166,7 @@ class _JudgedRun:
     def row(
         self, cell: CellValue, probe: str, metric: str, **others: object
     ) -> TableRow:
-        """A row of *cell*; *others* are columns that it lacks, or that replace its."""
+        """A row of *cell*; *others* are columns that it lacks, or replace its own."""
         setup = self.run.setup
         columns = {
             "facet": "",

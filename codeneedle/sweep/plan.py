@@ -140,7 +140,8 @@ class Plan:
         """
         The caches of pairs that no engine answers for.
 
-        None if the engine has its own sizes, or the header tells of others.
+        None if the engine has its own sizes, or the header tells of caches of another
+        kind.
         """
         has_them = self.engine.has_usual_cache_sizes
         return caches_of_plain_attention(self.weights, context) if has_them else None

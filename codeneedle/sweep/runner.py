@@ -400,7 +400,7 @@ class Runner:
         """
         Stop at a server whose *program*, a hash, is not that of the cells so far.
 
-        In a folder without numbers it is stored as that of the run.
+        If none is known, or the folder has no numbers, it is stored as that of the run.
 
         Raises:
             OtherSetup: With both hashes.
@@ -627,7 +627,7 @@ class CellQueue:
     def __init__(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], variant: str = ""
     ) -> None:
-        """Read what is stored of *pairs*; those that it leaves to measure are left."""
+        """Read what is stored of *pairs*, and note which are left to measure."""
         self.probe = probe
         self.variant = variant
         self.pairs = pairs
@@ -770,7 +770,9 @@ class CellQueue:
 
     def refuse_nothing_to_lose(self) -> None:
         """
-        Stop at a reference that has nothing to lose, if it is tried and cells are left.
+        Stop at a reference that has nothing to lose, if cells are left.
+
+        Only where `Runner.tries_reference` is set.
 
         Raises:
             NothingToLose: With other models, corpora and probes as the way out.

@@ -557,7 +557,7 @@ class Schedule:
         """
         Each task in turn, to be measured before the next one is asked for.
 
-        See `fix_order_and_judge_next`. A task counts as taken from then on.
+        A task counts as taken once that is done. See `fix_order_and_judge_next`.
         """
         while judged := self.fix_order_and_judge_next(left_s()):
             yield judged
@@ -567,8 +567,8 @@ class Schedule:
         """
         The next task of the run as it is stored, which is judged; None if none is left.
 
-        A sweep that decides first does `drop_probes_and_store_order`, once, as soon as
-        its reference was tried.
+        Before that, a sweep that decides does `drop_probes_and_store_order`, once, as
+        soon as its reference was tried.
 
         Raises:
             NothingToLose: See `drop_probes_and_store_order`.

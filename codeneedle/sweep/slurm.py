@@ -77,7 +77,7 @@ class SlurmArray:
 
     def _parse_further_options(self) -> list[str]:
         """
-        `more` as one line of options, as a value may be a word by itself; or empty.
+        `more` as one line, as a value may be a word by itself; empty without any.
 
         Raises:
             BadInput: If a quote in it has no end.

@@ -109,7 +109,7 @@ class JointOrder(Order):
 
     @override
     def error_sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
-        """All others that may be measured or were share; of a grid those *measured*."""
+        """All others that may be measured or were; for grids those *measured*."""
         if not self.is_fixed:
             return max(len(measured), 1)
         # One of them is the reference.

@@ -34,9 +34,9 @@ def unmeasured_dominated_pairs(
     pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]
 ) -> dict[Pair, Pair]:
     """
-    Those of *pairs* without *bounds* taken to lose no less than a finer one, with that.
+    Those of *pairs* without *bounds*, each with a finer one taken to lose no more.
 
-    It is the coarsest with bounds that is as fine in weights, K and V. Nothing once one
+    That is the coarsest with bounds that is as fine in weights, K and V. Empty once one
     with bounds is shown to lose less than a finer one: then none tells of another.
     """
     if has_better_coarser_pair(bounds):

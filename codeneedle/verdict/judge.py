@@ -108,7 +108,7 @@ class PairResult:
 
     @property
     def ran_as_usual(self) -> bool:
-        """Whether its attention `is_usual`, as far as is known."""
+        """Whether its attention `is_usual`, or is unknown."""
         return self.attention is None or self.attention.is_usual
 
     @property
@@ -687,7 +687,7 @@ def _decision_of(
 def _with_lost_lengths(
     rows: Sequence[MetricResult], lost: Sequence[LostFrom]
 ) -> list[MetricResult]:
-    """*rows* of a pair; that of texts is beyond, with its doubts, if any is *lost*."""
+    """*rows* of a pair; that of texts is beyond, and says why, if any is *lost*."""
     doubts = tuple(
         Remark(
             RemarkKind.LENGTHS,

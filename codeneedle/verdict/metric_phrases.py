@@ -129,7 +129,11 @@ def decision_phrase(result: PairResult, row: MetricResult) -> str:
 
 
 def why_open_phrase(result: PairResult, row: MetricResult) -> str:
-    """Why a pair is open, by the first reason that applies; empty if none does."""
+    """
+    Why a pair is open, by the first reason that applies.
+
+    Empty if *row* is decided, or of answers without a number that would decide it.
+    """
     needed, noun = row.units_to_decide, row.metric.unit_noun
     is_change = row.kind is LossKind.CHANGE
     reasons = (

@@ -29,7 +29,7 @@ class NoiseFloor:
     """Its units with attention on the CPU; empty if they were not measured."""
 
     moved: float | None = None
-    """As `repeated`, of these; None if they were not measured."""
+    """That size, or share, of these; None if they were not measured."""
 
     def excess_phrase(self, kind: LossKind, limits: Limits) -> str:
         """

@@ -199,7 +199,7 @@ def required_setup_of(store: Store) -> Setup:
 
 def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) -> None:
     """
-    Stop at setups that differ, or their calibrations.
+    Stop at setups that differ, or whose calibrations do.
 
     Raises:
         BadInput: Naming the first key and both values.

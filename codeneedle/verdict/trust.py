@@ -332,10 +332,10 @@ def _cells_slower_than_symmetric(
     finished: Sequence[CellRecord], speed: Speed
 ) -> Iterator[tuple[Pair, str]]:
     """
-    Cells that read prompts too slowly beside the fastest symmetric pair, with a phrase.
+    Pairs that read prompts too slowly beside the fastest symmetric one, with a phrase.
 
-    Too slowly is below `SLOWEST_SHARE`. Cells on the CPU alone are left out; nothing
-    without a symmetric pair.
+    Too slowly is below `SLOWEST_SHARE`. Pairs on the CPU alone are left out; nothing
+    without a symmetric one.
     """
     # Of those whose KV cache may be on an accelerator.
     on_device = (

@@ -239,7 +239,7 @@ class Grammar:
         )
 
     def _first_signature_row(self, holder: "tree_sitter.Node") -> int:
-        """Row, from 0, of the first part of *holder* that is no comment nor `apart`."""
+        """Row, from 0, where *holder* begins without comments and what is `apart`."""
         apart = {*self.apart, *COMMENTS}
         for child in holder.children:
             parts = child.children if child.type in _LISTS_OF_MODIFIERS else [child]

@@ -151,7 +151,7 @@ def stretches_context(words: Iterable[str]) -> bool:
 
 
 def without_offload(words: Iterable[str]) -> tuple[str, ...]:
-    """*words* without layers and device, for a server that only tokenizes."""
+    """*words* without options for layers and device; for a server that only counts."""
     return without_arguments(words, OFFLOAD | DEVICE)
 
 

@@ -75,7 +75,7 @@ def backend_named(name: str) -> Backend:
 
 def backend_cmake_options(backend: Backend | None) -> list[str]:
     """
-    Options of cmake for *backend*; of None, CUDA's if compiler and GPU are there.
+    Options of cmake for *backend*; for None, CUDA's if compiler and GPU are there.
 
     Raises:
         ToolMissing: If what it is compiled with is not installed.

@@ -352,7 +352,7 @@ def write_text_file(folder: Path, text: bytes) -> Path:
 
 @contextlib.contextmanager
 def translating_folder_errors(folder: Path) -> Iterator[None]:
-    """Make an `OSError` of the block, which writes to *folder*, a `FolderUnusable`."""
+    """Turn an `OSError` of a block that writes to *folder* into a `FolderUnusable`."""
     try:
         yield
     except OSError as error:

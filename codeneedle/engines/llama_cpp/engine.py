@@ -260,7 +260,7 @@ class LlamaCpp(Engine):
 
     def _selected_devices(self) -> tuple[str, ...]:
         """
-        What ``--devices`` leaves to this engine of all: of each backend at most one.
+        The devices that ``--devices`` leaves to this engine, one per backend at most.
 
         Empty if none is chosen, or it is not there or not lent; all if it is named by
         an identifier, which cannot be told from the others.

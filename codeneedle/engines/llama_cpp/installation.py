@@ -371,8 +371,8 @@ def _tools_of_named_program(path: Path, *, source: str) -> Tools:
     """
     The programs beside the one that *path* names; refused if it is no program.
 
-    A bare name is looked for on PATH first; one with its subcommand, ``llama serve``,
-    is taken, too.
+    A bare name is looked for on PATH first. A path with the subcommand behind it,
+    ``/usr/bin/llama serve``, is taken, too.
     """
     path = expand_home(path)
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):

@@ -170,9 +170,9 @@ class LlamaServer(StartedServer):
     @override
     def left_s(self, waited_s: float) -> float:
         """
-        Seconds left to load, or to warm up from when its log says so, which is noted.
+        Seconds left to load; or to warm up, once its log says that it does.
 
-        0 if it takes too much memory.
+        That time begins with the call that first sees it. 0 beyond the memory limit.
         """
         if self.has_exceeded_memory():
             return 0.0

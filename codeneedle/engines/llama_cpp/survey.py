@@ -393,7 +393,7 @@ class _SurveyCalls:
 
     def _call_program(self, pair: Pair, *extra: str, level: int) -> processes.Output:
         """
-        What a call says; after one that fails to, no further pair is asked.
+        What a call says; after one that raises, no further pair is asked about.
 
         Raises:
             _NoAnswerError: If it hangs, or cannot be started.

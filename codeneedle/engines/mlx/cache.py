@@ -185,7 +185,11 @@ def _numbers_of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def quantize_plain_cache(cache: Any, key: Packing, value: Packing) -> Any:
-    """*cache* stored as *key* and *value*, perhaps itself; if not plain, unchanged."""
+    """
+    *cache* with K stored as *key* and V as *value*; unchanged if it is not plain.
+
+    It may be changed in place.
+    """
     if type(cache) not in {KVCache, RotatingKVCache}:
         return cache
     if not _mlx_lm_can_store(cache, key, value):

@@ -296,7 +296,7 @@ class _ReplyInProgress:
 
     def _count_and_score_token(self, token: int, row: Any) -> Json:
         """
-        JSON of *token* and the most probable ones, from log-probabilities by id.
+        JSON of *token* and the most probable ones; *row* has log-probabilities by id.
 
         Counts it; the first one ends the time of reading.
         """
@@ -341,7 +341,7 @@ def _chat_event(text: str, tokens: list[Json], timings: Json, finish: str) -> Js
 def _tokens_to_force(body: Json) -> list[int]:
     """The tokens that are made to come, if any."""
     if "grammar" in body:
-        return [int(token) for token in _FORCED.findall(body["grammar"])]
+        return [int(digits) for digits in _FORCED.findall(body["grammar"])]
     return [int(token) for token, _ in body.get("logit_bias", ())]
 
 

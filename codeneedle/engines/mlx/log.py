@@ -223,7 +223,11 @@ def _kv_buffer_of_layers(layers: Sequence[LayerCache], context: int) -> KvBuffer
 def differences(
     cell: CellSpec, settings: MlxSettings, log_text: str
 ) -> tuple[str, ...]:
-    """In what the child differs, or that it says nothing, one phrase each."""
+    """
+    In what the child differs from *cell* and *settings*, one phrase each.
+
+    One that does not say what its caches are differs in that.
+    """
     running = last_event(log_text, Running)
     if running is None:
         return ("it does not say what its caches are",)

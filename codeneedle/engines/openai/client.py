@@ -178,8 +178,8 @@ class OpenAi(Connection):
         """
         State of the server; one that lists models, but not ours, is a stranger.
 
-        A name stands for the one with ``:latest`` behind it, as Ollama lists it;
-        without one, the first that is listed becomes `model`. Why it is a stranger is
+        A name stands for the one with ``:latest`` behind it, as Ollama lists it; if
+        `model` is empty, the first that is listed becomes it. Why it is a stranger is
         kept in `strange`, `advice` and `wants_key`.
 
         Args:

@@ -42,7 +42,7 @@ Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
 
 def _values_reader(numbers: Numbers, context: int | None = None) -> Values:
-    """Returns what reads *numbers* at *context*, None for the first; else none."""
+    """Returns what reads *numbers* at *context*, the first for None; empty without."""
 
     def values_at_context(record: CellRecord, setup: Setup) -> Sequence[float]:
         compared = _comparison_with_statistics(record, setup, context)
@@ -137,7 +137,7 @@ def _standard_error_reader(
 def _gap_reader(
     why_missing: Callable[[ContextComparison, Statistics], str], context: int | None
 ) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
-    """Returns what tells status and reason of a missing number; None if it is there."""
+    """Returns what tells status and reason of a missing number; None without one."""
 
     def gap_status_and_reason(
         record: CellRecord, setup: Setup
@@ -395,7 +395,7 @@ def metrics_if_several_contexts(setup: Setup) -> tuple[Metric, ...]:
     Metrics of each context, where a run has several: ``kld@512``.
 
     Raises:
-        BadRecord: If what is stored as contexts are no numbers.
+        BadRecord: If what is stored as contexts is no list of numbers.
     """
     named = setup.probes.get(NAME, {}).get("contexts", [])
     try:

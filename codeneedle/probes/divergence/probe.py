@@ -339,7 +339,7 @@ class DivergenceProbe(Probe):
 
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """With ``text-logp`` by part of the text; others by context, if several."""
+        """`metrics`, ``text-logp`` of parts of the text, others of several contexts."""
         return (
             *self.metrics,
             *metrics_of_parts(setup),
@@ -512,7 +512,7 @@ PROBE = DivergenceProbe(
 def _estimated_contexts_and_chunks(
     settings: DivergenceSettings, longest: int, tokens: int
 ) -> list[tuple[int, int]]:
-    """Chosen contexts, else one up to *longest*, with chunks of about *tokens*."""
+    """Chosen contexts, else one up to *longest*; with chunks of a text of *tokens*."""
     contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
     chunks = _chosen_chunks_by_context(settings, contexts)
     return [

@@ -126,8 +126,8 @@ class Divergence:
         The comparison at *context*; None if there is none.
 
         Args:
-            context: In tokens; None for the first in *sizes*, else of all.
-            sizes: Chunks of the comparison to take, by context; at others the newest.
+            context: In tokens; None for the first of *sizes*, or if empty, of all.
+            sizes: Chunks by context; at a context without, the newest is taken.
         """
         if context is None:
             contexts = (answer.context for answer in self.answers.values())

@@ -54,7 +54,7 @@ def _all_unit_names(record: CellRecord, _setup: Setup) -> Sequence[str]:
 def _score_change_flags(
     record: CellRecord, setup: Setup, *, sign: int
 ) -> Sequence[float]:
-    """1.0 per sample scored above the reference's (*sign* 1) or below (-1); else 0."""
+    """1.0 per sample scored above the reference (*sign* 1) or below it (-1); else 0."""
     first = reference_evaluation(setup)
     scores = (
         {e.attempt_key: e.score for e in _samples_of_whole_units(first.samples)}

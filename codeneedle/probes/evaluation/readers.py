@@ -401,9 +401,9 @@ Source: all that ``lm_eval/api/metrics.py`` registers with ``higher_is_better=Fa
 
 def _is_lower_better(path: Path, task: str, metric: str) -> bool:
     """
-    Whether less of a *metric* is better, by the first results beside *path* that say.
+    Whether less of a *metric* is better, by the first results beside *path* to say so.
 
-    Else by `LOWER_IS_BETTER`.
+    Where none does, by `LOWER_IS_BETTER`.
     """
     layout = dict[str, dict[str, bool | None]]
     for results in sorted(path.parent.glob("results_*.json")):
@@ -427,10 +427,10 @@ class _LmEvalRow(Struct):
 
 def _results_of_lm_eval(path: Path) -> Iterator[Result]:
     """
-    Results of rows of lm-eval, one for each sample and filter, by the first of its
-    metrics; 1 less that metric if it is an error.
+    Results of rows of lm-eval, one for each sample and filter, by the first metric.
 
-    Filters of one sample are a group: they grade the same reply.
+    Where less of it is better, 1 minus it. Filters of one sample are a group: they
+    grade the same reply.
     """
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
     is_error = functools.cache(functools.partial(_is_lower_better, path, task))

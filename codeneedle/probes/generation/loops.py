@@ -62,7 +62,7 @@ def _has_adjacent_letters(tokens: Sequence[str], loop: Loop) -> bool:
 
 
 def _first_loop_per_ngram_length(tokens: Sequence[str]) -> Iterator[Loop]:
-    """The first stretch for each length of n-grams that fill one, shortest first."""
+    """The first loop of each length of n-grams that has one, the shortest first."""
     for ngram in range(1, min(LONGEST_NGRAM, len(tokens) // LEAST_TIMES) + 1):
         least = max(LEAST_TOKENS, LEAST_TIMES * ngram)
         if loop := _first_loop_of_ngram_length(tokens, ngram, least):

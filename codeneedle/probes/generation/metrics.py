@@ -146,7 +146,7 @@ def _median_lead(record: CellRecord, setup: Setup) -> list[float]:
 
 
 def _median_reader(values: Values) -> Values:
-    """Returns what reads the median of *values*, one of a cell; none without any."""
+    """Returns what reads the median of *values*, alone in a list; empty without any."""
 
     def median_of_record(record: CellRecord, setup: Setup) -> Sequence[float]:
         found = values(record, setup)

@@ -546,7 +546,7 @@ class _Writer(Asker):
         The answer to a prompt; before a rendered one the server's cache is overwritten.
 
         Raises:
-            CellError: If the server fails, or ends the answer before its limit.
+            CellError: If the server fails, or cuts the answer off before its limit.
         """
         sent, setup = self.prompts[question.key], self.context.run.setup
         tokens = answer_token_limit(generation_layout(setup), setup.context)

@@ -246,7 +246,7 @@ def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
 def _lines_between_matches(
     rows: Iterable[AlignedLine],
 ) -> Iterator[tuple[list[AlignedLine], list[AlignedLine], AlignedLine | None]]:
-    """Missing and superfluous lines before each matching line, and it; at last None."""
+    """Missing lines, superfluous lines, and the match behind them; None at the end."""
     missing: list[AlignedLine] = []
     extra: list[AlignedLine] = []
     for row in rows:

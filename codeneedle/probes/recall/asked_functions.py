@@ -88,8 +88,8 @@ class Questions:
         """
         The room that a text of *corpus* must leave for a question and its answer.
 
-        It is the question that takes most tokens, of the few longest functions. One
-        at least must be long enough to be asked for.
+        The question is the one that takes most tokens, of the few longest functions.
+        One function at least must be long enough to be asked for.
         """
         lines = _least_body_lines(self.chosen)
         functions = sorted(corpus.long_enough_functions(lines), key=_asked_bytes)
@@ -170,7 +170,7 @@ def choose_asked_functions(
     run: RunContext, preparation: Preparation, settings: RecallSettings
 ) -> RecallLayout:
     """
-    The functions asked of the text of *run*, which was not asked for any before.
+    The functions that the text of *run* is asked for, which was asked for none before.
 
     No settings are in the result. Why there are few is added to the notes of
     *preparation*.

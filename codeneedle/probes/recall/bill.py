@@ -92,7 +92,7 @@ def _shortest_text_tokens(
     corpus: Corpus, chosen: RecallSettings, estimates: Estimates
 ) -> int:
     """
-    About the tokens of the shortest beginning with a function, question and answer.
+    About the tokens of the shortest text with a function, its question and answer.
 
     0 if no function is long enough.
     """

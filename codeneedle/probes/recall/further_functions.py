@@ -134,7 +134,7 @@ def _estimated_right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> flo
 
 
 def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
-    """What reading takes until *goal* functions are read, so many of them *known*."""
+    """What reading takes until *goal* functions are read, the first *known* done."""
     there = {needle.name for needle in recall_layout(setup).forced[:known]}
     lengths = [
         padded_chunk_tokens(

@@ -160,7 +160,7 @@ def _rounds_with_function_names(
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     """
-    Tokens per second, of each round without error that read most of its prompt.
+    Tokens read per second in each round without error that read most of its prompt.
 
     The unscored round is among them.
     """
@@ -173,7 +173,7 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
 
 
 def reading_speed_if_uncached(reply: Reply) -> float | None:
-    """Read tokens per second; None where much of the prompt came from the cache."""
+    """Tokens read per second; None where much of the prompt came from the cache."""
     read = reply.prompt_tokens - reply.cached_tokens
     is_whole = read > 0 and read >= WHOLE_READING * reply.prompt_tokens
     if not is_whole or reply.prompt_ms <= 0:

@@ -49,7 +49,7 @@ class TextAsker(Asker):
 
     @override
     def ask(self, question: Question) -> TextRead:
-        """Its text with all answers; the gate gets to know them."""
+        """The text of *question* with all answers; the gate gets to know them."""
         return self.gate.keep_text_and_set_gate(
             question.body, self._ask_questions_of_text(question.body)
         )
@@ -157,7 +157,7 @@ class TextReader(Answering):
 
     @override
     def ask(self, question: Question) -> TextRead:
-        """Its text with all scores; the gate gets to know them."""
+        """The text of *question* with all scores; the gate gets to know them."""
         key, setup = question.body, self.gate.context.run.setup
         return self.gate.keep_text_and_set_gate(
             key, score_answers_behind_text(key, make_text_of_key(setup, key), self.read)

@@ -224,7 +224,7 @@ def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
     where there are several: ``multikey@2048``.
 
     Raises:
-        BadRecord: If the settings name something that is no task or length.
+        BadRecord: If tasks are stored that are no text, or lengths that are no number.
     """
     tasks = _setting_values(setup, "tasks", str)
     lengths = _setting_values(setup, "lengths", int)

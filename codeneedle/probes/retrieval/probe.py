@@ -232,7 +232,7 @@ class RetrievalProbe(Probe):
 
     @override
     def measure(self, context: ProbeContext) -> Json:
-        """Where right answers are read, none are written but those that set dials."""
+        """Ask a server, or read right answers; then only what sets dials is written."""
         if not retrieval_layout(context.run.setup).reads:
             return super().measure(context)
         observed = previous_answers(context)

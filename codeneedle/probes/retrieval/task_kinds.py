@@ -246,7 +246,7 @@ def _asked_then_even_depths(spec: TextSpec, count: int) -> list[float]:
     Places of *count* lines: the asked depths first, the others evenly.
 
     Raises:
-        BadInput: If *count* is less than the depths.
+        BadInput: If there are more depths than *count*.
     """
     others = count - len(spec.depths)
     if others < 0:

@@ -25,8 +25,8 @@ def crossover_phrase(
     Returns:
         ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
         falls behind there, ``always`` or ``never`` if there is no crossing; empty if
-        no depth of both tells them apart, or one of them was measured once or had its
-        attention in no kernel.
+        no depth of both tells them apart, or one of them was measured once or did not
+        run as usual.
 
     Raises:
         BadRecord: If one of them has another layout.

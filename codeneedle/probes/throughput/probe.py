@@ -279,7 +279,7 @@ class ThroughputProbe(Probe):
 
 
 def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
-    """Remarks on pairs with a kernel, each with its pairs; none without a reference."""
+    """Remarks on pairs that ran as usual, each with its pairs; none if none did."""
     records = {
         pair: record
         for pair, record in measured.items()
@@ -306,7 +306,7 @@ def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
 
 
 def _speed_without_kernel_phrase(record: CellRecord) -> str:
-    """Writing speed at the greatest depth, without a kernel; empty with one."""
+    """Writing speed at the greatest depth; empty if it ran as usual, or without one."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
     if record.ran_as_usual or deepest is None:

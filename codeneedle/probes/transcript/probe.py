@@ -162,10 +162,10 @@ class TranscriptProbe(Probe):
         """
         A question for each conversation, with all its turns as body.
 
-        None if *setup* lacks the probe. The server reads each once: forced turns stay
-        in its cache, and the next turn continues from there. One that was interrupted
-        is asked again from its start, so that every turn has the same cache before it
-        as in other cells.
+        No question if *setup* lacks the probe. The server reads each once: forced turns
+        stay in its cache, and the next turn continues from there. One that was
+        interrupted is asked again from its start, so that every turn has the same cache
+        before it as in other cells.
         """
         if NAME in setup.probes:
             turns = transcript_layout(setup).turns
