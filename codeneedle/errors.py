@@ -61,7 +61,7 @@ class MachineError(CodeneedleError):
 class CellError(CodeneedleError):
     """One cell failed; it becomes a record, and the sweep goes on."""
 
-    status: str = "crashed"  # value of the `records.Status` that the record gets
+    status: str = "crashed"  # value of the `record.Status` that the record gets
     log_excerpt: tuple[str, ...] = ()
     """The lines of the server's log that show the cause."""
 

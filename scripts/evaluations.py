@@ -96,7 +96,7 @@ def _swept(name: str, tool: Tool, programs: Path, folder: Path) -> int:
                 continue
             samples = evaluation_of(record).samples
             ours = math.fsum(each.score for each in samples) / len(samples)
-            again = ".again" if record.probe.endswith("again") else ""
+            again = f".{record.variant}" if record.variant else ""
             left = store.folder / "evaluations" / f"{record.pair.slug}{again}"
             (report,) = left.rglob(tool.report)
             theirs = tool.mean(json.loads(report.read_text(encoding="utf-8")))

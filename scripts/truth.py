@@ -319,7 +319,8 @@ def table(lines: Lines, grids: int, designs: Sequence[tuple[int, int]]) -> None:
 
 TEXT, OF_FUNCTION, OF_QUESTION = 4_632, 24, 47
 """
-Tokens of `plan.DECIDING_CORPUS`, of three of its lines, and of a question with these.
+Tokens of `contexts.DECIDING_CORPUS`, of three of its lines, and of a question with
+these.
 
 Counted with SmolLM2. By writing, the question is read as well, which is not counted.
 """

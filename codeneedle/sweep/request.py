@@ -605,7 +605,7 @@ def with_or_without_option_phrase(
 ) -> str:
     """
     How the option of the field *name* gives that *value*: ``with --tasks single,nth``,
-    ``with --no-gate``, ``without --ask``.
+    ``with --no-gate``, ``without --lines``.
     """
     words = option_words(settings, name, value)
     return (

@@ -84,15 +84,27 @@ def test_variables_name_the_arguments_that_they_do_not_hold(golden):
     assert "arguments" not in "\n".join(lines("env"))
 
 
-def test_mlx_is_given_no_command_that_leaves_out_how_positions_were_stretched():
-    given = ("--kv-group-size 64", "--rope-factor 4")
-    (told,) = mlx_launching.mlx_lm_command_lines(Pair.parse("kv8/kv8"), "org/m", given)
+@pytest.mark.parametrize("pair", ["kv8/kv8", "f16/f16"])
+@pytest.mark.parametrize("lacking", ["--rope-factor 4", "--max-kv-size 64"])
+def test_mlx_is_given_no_command_that_leaves_out_what_was_measured(pair, lacking):
+    """Stretched positions and a bounded cache are options of the engine alone."""
+    asked = (Pair.parse(pair), "org/m", ("--kv-group-size 64", lacking))
+    (told,) = mlx_launching.mlx_lm_command_lines(*asked)
 
     assert told.startswith("# ")
-    assert "--rope-factor 4" in told
-    assert [] == mlx_launching.mlx_lm_arguments_or_empty(
-        Pair.parse("kv8/kv8"), "org/m", given
-    )
+    assert lacking in told
+    assert [] == mlx_launching.mlx_lm_arguments_or_empty(*asked)
+
+
+def test_mlx_is_given_options_of_quantized_caches_with_these_alone():
+    given = ("--kv-group-size 64", "--quantized-kv-start 0")
+
+    def words(pair):
+        found = mlx_launching.mlx_lm_arguments_or_empty(Pair.parse(pair), "m", given)
+        return " ".join(found)
+
+    assert "--model m" == words("f16/f16")
+    assert f"--model m --kv-bits 8 {' '.join(given)}" == words("kv8/kv8")
 
 
 def test_variables_are_those_of_llama_server():

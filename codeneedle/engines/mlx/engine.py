@@ -168,14 +168,24 @@ def read_weights(path: Path) -> Weights:
     return read_folder(path)
 
 
+CUDA = ("mlx-cuda-12", "mlx-cuda-13")
+"""Packages of which MLX takes one to compute with CUDA."""
+
+BACKENDS = ("mlx-metal", "mlx-cpu", *CUDA)
+"""Packages that have what MLX computes with."""
+
+
 def devices() -> tuple[str, ...]:
     """What computes: Metal on macOS, CUDA by its package; empty for the CPU."""
     if sys.platform == "darwin":
         return ("Metal",)
+    return ("CUDA",) if any(map(_is_installed, CUDA)) else ()
+
+
+def _is_installed(package: str) -> bool:
     with contextlib.suppress(metadata.PackageNotFoundError):
-        metadata.version("mlx-cuda")
-        return ("CUDA",)
-    return ()
+        return bool(metadata.version(package))
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +200,8 @@ class Mlx(Engine):
     @override
     def hashes_by_program(self) -> Mapping[str, str]:
         """Hashes of packages: a version may be of a copy that somebody works on."""
-        return {name: joint_hash(package_code_files(name)) for name in PACKAGES}
+        packages = (*PACKAGES, *filter(_is_installed, BACKENDS))
+        return {name: joint_hash(package_code_files(name)) for name in packages}
 
     @property
     @override

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from codeneedle.cache_types import Pair
 
 _QUANTIZED = re.compile(r"kv(?P<bits>\d)")
-_UNSAID = "--rope-factor"
-"""The option of the engine that changes positions, and that it has not."""
+_UNSAID = ("--rope-factor", "--max-kv-size")
+"""Options of the engine that change what is computed, and that it has not."""
 
-_SHARED = ("--kv-group-size", "--quantized-kv-start", "--max-kv-size")
-"""Options of the engine that it has, too (mlx-lm #1832)."""
+_SHARED = ("--kv-group-size", "--quantized-kv-start")
+"""Options of the engine for quantized caches, which it has, too."""
 
 
 def mlx_lm_arguments_or_empty(
@@ -30,15 +30,13 @@ def mlx_lm_arguments_or_empty(
     is_one = pair.k == pair.v and not any("," in argument for argument in shared)
     if _unsupported_argument(arguments) or not is_one or not (match or pair.k == "f16"):
         return []
-    if match is None:
-        shared = [argument for argument in shared if argument.startswith(_SHARED[-1])]
-    quantized = [f"--kv-bits {match['bits']}"] if match else []
-    words = (word for argument in (*quantized, *shared) for word in argument.split())
+    quantized = [f"--kv-bits {match['bits']}", *shared] if match else []
+    words = (word for argument in quantized for word in argument.split())
     return ["--model", model, *words]
 
 
 def _unsupported_argument(arguments: Sequence[str]) -> str:
-    """The one of *arguments* that changes positions, with its value; or empty."""
+    """The first of *arguments* that it has not, with its value; empty without one."""
     found = (argument for argument in arguments if argument.startswith(_UNSAID))
     return next(found, "")
 

@@ -81,7 +81,7 @@ class DepthSpeeds:
     """Writing speed of each repetition, in tokens per second."""
 
     seconds: Amount = 0.0  # duration of the process; 0 if it was not started
-    status: str = "finished"  # a `records.Status`
+    status: str = "finished"  # a `record.Status`
     gap: str = ""  # why there are no speeds; empty if there are
     peak_bytes: Count | None = None
     """

@@ -1,8 +1,12 @@
 """What a user may choose of the engine, without MLX."""
 
+import sys
+from importlib import metadata
+
 import pytest
 from msgspec import ValidationError, convert
 
+from codeneedle.engines.mlx.engine import devices
 from codeneedle.engines.mlx.settings import MlxSettings, has_predictable_cache_size
 
 
@@ -31,3 +35,24 @@ def test_a_bound_has_room_for_what_is_kept_and_for_some_that_rotate():
 )
 def test_memory_is_predicted_for_usual_groups_without_a_bound(arguments, known):
     assert known is has_predictable_cache_size(arguments)
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ({"mlx-cuda-12"}, ("CUDA",)),
+        ({"mlx-cuda-13"}, ("CUDA",)),
+        ({"mlx-cpu"}, ()),
+        (set(), ()),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "darwin", reason="there it is Metal")
+def test_cuda_is_known_by_either_of_its_packages(installed, expected, monkeypatch):
+    def version(package):
+        if package not in installed:
+            raise metadata.PackageNotFoundError
+        return "0.32.4"
+
+    monkeypatch.setattr(metadata, "version", version)
+
+    assert expected == devices()
