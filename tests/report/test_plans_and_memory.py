@@ -251,7 +251,8 @@ def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path, golden):
     odd = {**SHAPE, "llama.embedding_length": 320}
     write_gguf(tmp_path / "odd.gguf", odd)
 
-    text = shown(planned(models=("odd.gguf",), v_types=("f16", "q4_0")))
+    grid = {"k_types": ("f16", "q8_0"), "v_types": ("f16", "q4_0")}
+    text = shown(planned(models=("odd.gguf",), **grid))
 
     assert ["cannot", "cannot"] == grid_of(text)["q8_0"]
     assert golden == [x for x in text.splitlines() if x.startswith("cannot ")]
